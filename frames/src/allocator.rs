@@ -226,8 +226,9 @@ impl Allocator {
         now: Duration,
     ) -> Result<Vec<Action>, AllocatorError> {
         self.check_set_contract(tenant, contract)?;
-        let from = now + self.config.notice;
+        let latest = now + self.config.notice;
         let own = self.live_tenant(tenant)?;
+        let from = own.lowered_from(contract, latest);
         let g = own.contract.g.max(contract.g);
         own.contract = Contract {
             g,

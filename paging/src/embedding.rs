@@ -219,7 +219,7 @@ impl ProcessPager {
     pub fn surrender(&self, range: Range<usize>) {
         self.change(Change::Surrender, &range);
         if self.abandoned.swap(false, Ordering::AcqRel) {
-            self.forget_abandoned();
+            self.forget_abandoned(range);
         }
     }
 

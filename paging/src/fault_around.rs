@@ -44,7 +44,7 @@ struct StreamRead<'a> {
 struct MapOutcome {
     pages: usize,
     again: bool,
-    failure: Option<FaultError>,
+    failure: Option<MapError>,
 }
 
 impl Activation<'_> {
@@ -283,7 +283,7 @@ impl Activation<'_> {
                 self.return_frame(Frame(page.frame));
                 table.word(page.index).abort_fill(page.seen);
                 if page.index == self.index {
-                    outcome = FillOutcome::Failure(failure);
+                    outcome = self.cannot_map(&failure);
                 }
                 at += 1;
             } else if mapped.again {
@@ -315,7 +315,7 @@ impl Activation<'_> {
                 (done / PAGE + 1, false, None)
             }
             Err(MapError::Again { done }) => (done / PAGE, true, None),
-            Err(error) => (error.done() / PAGE, false, Some(unmappable(&error))),
+            Err(error) => (error.done() / PAGE, false, Some(error)),
         };
         MapOutcome {
             pages,
@@ -323,18 +323,20 @@ impl Activation<'_> {
             failure,
         }
     }
-}
 
-/// Why a page cannot be mapped, for the fault that reports it.
-pub(crate) fn unmappable(error: &MapError) -> FaultError {
-    FaultError::Unmappable(match error {
-        MapError::Gone => 2,
-        MapError::NoMemory => 12,
-        MapError::Pinned { .. } => 16,
-        MapError::Again { .. } => 11,
-        MapError::Exists { .. } => 17,
-        MapError::Other(errno) => errno.raw_os_error(),
-    })
+    /// What becomes of a fault whose page cannot be mapped. Memory that is not registered now is the kernel's, or is being
+    /// mapped anew: the thread faults again there, and no page has failed.
+    pub(crate) fn cannot_map(&self, error: &MapError) -> FillOutcome {
+        let errno = match error {
+            MapError::Gone => return self.leave_to_kernel(),
+            MapError::NoMemory => 12,
+            MapError::Pinned { .. } => 16,
+            MapError::Again { .. } => 11,
+            MapError::Exists { .. } => 17,
+            MapError::Other(errno) => errno.raw_os_error(),
+        };
+        FillOutcome::Failure(FaultError::Unmappable(errno))
+    }
 }
 
 /// How many of the pages one ioctl can map: neighbours whose contents are neighbours, too.

@@ -19,7 +19,6 @@
 //! huge page provides small ones, and all of this still holds.
 
 use crate::counters::Counter;
-use crate::fault_around::unmappable;
 use crate::fault_context::FaultContext;
 use crate::fault_outcome::FillOutcome;
 use crate::page::{PageState, State};
@@ -29,7 +28,7 @@ use frames::Frame;
 use rate::FaultClass;
 use std::sync::OnceLock;
 use store::ReadPage;
-use translation::{Reservation, Wake};
+use translation::{MapError, Reservation, Wake};
 use wired::{HUGE_RANGE, HUGE_RANGE_PAGES, Lock, PAGE, clock};
 
 /// Huge faults that are resolved concurrently; further ones wait.
@@ -304,7 +303,7 @@ impl Activation<'_> {
                     self.return_frame(*frame);
                     table.word(index).abort_fill(*seen);
                     if index == self.index {
-                        outcome = FillOutcome::Failure(failure);
+                        outcome = self.cannot_map(&failure);
                     }
                 }
             }
@@ -317,17 +316,12 @@ impl Activation<'_> {
     }
 
     /// Copies a page that could not be moved.
-    fn copy_one(
-        &self,
-        addr: usize,
-        from: *const u8,
-    ) -> Result<(), crate::fault_outcome::FaultError> {
-        use translation::MapError;
+    fn copy_one(&self, addr: usize, from: *const u8) -> Result<(), MapError> {
         loop {
             match self.pager.mm.userfault().copy(addr, from, PAGE, Wake::Yes) {
                 Ok(()) | Err(MapError::Exists { .. }) => return Ok(()),
                 Err(MapError::Again { .. }) => std::hint::spin_loop(),
-                Err(error) => return Err(unmappable(&error)),
+                Err(error) => return Err(error),
             }
         }
     }

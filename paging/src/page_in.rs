@@ -5,7 +5,6 @@
 //! pages away.
 
 use crate::counters::Counter;
-use crate::fault_around::unmappable;
 use crate::fault_context::FaultContext;
 use crate::fault_outcome::{FaultError, FillOutcome, FillPhase};
 use crate::page::{PageState, State};
@@ -135,7 +134,7 @@ impl Activation<'_> {
     /// The page is no longer the pager's: the kernel handles the access when it is repeated. A
     /// thread whose fault was reported before that is woken here; a new mapping over its page
     /// does not wake it.
-    fn leave_to_kernel(&self) -> FillOutcome {
+    pub(crate) fn leave_to_kernel(&self) -> FillOutcome {
         let _ = self.pager.mm.userfault().wake(self.address(), PAGE);
         FillOutcome::Success
     }
@@ -306,33 +305,31 @@ impl Activation<'_> {
             let staged = (seen.state() == State::Staged)
                 .then(|| self.pager.standby.places.staged(seen.frame()) as *const u8);
             let mapped = self.map(addr, from.or(staged), PAGE);
-            let outcome = match mapped {
-                Ok(()) => FillOutcome::Success,
+            match mapped {
+                Ok(()) => {}
                 // A raw `mmap` over the stretch mapped it, or the kernel kept the page: it is
                 // there, and occupies the frame.
                 Err(MapError::Exists { .. }) => {
                     let _ = userfault.wake(addr, PAGE);
-                    FillOutcome::Success
                 }
                 Err(MapError::Again { .. }) => {
                     table.gate(unit).leave();
                     std::hint::spin_loop();
                     continue;
                 }
-                Err(error) => FillOutcome::Failure(unmappable(&error)),
-            };
-            if let FillOutcome::Failure(_) = outcome {
-                table.gate(unit).leave();
-                self.return_frame(frame);
-                self.word().abort_fill(seen);
-                return outcome;
+                Err(error) => {
+                    table.gate(unit).leave();
+                    self.return_frame(frame);
+                    self.word().abort_fill(seen);
+                    return self.cannot_map(&error);
+                }
             }
             self.pager.standby.places.set_home(frame.0, addr);
             self.word().finish_fill(frame.0);
             self.stretch.log().note(self.index);
             table.add_resident(unit, 1);
             self.leave_filled(unit, seen.state() == State::Staged && !seen.ahead());
-            return outcome;
+            return FillOutcome::Success;
         }
     }
 

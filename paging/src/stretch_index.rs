@@ -179,12 +179,13 @@ impl StretchIndex {
     /// Removes a stretch. The caller holds the domain's lock.
     pub(crate) fn remove(&self, inner: &StretchState) {
         let count = self.count.load(Ordering::Relaxed);
-        let Some(at) = self.inners()[..count]
-            .iter()
-            .position(|p| std::ptr::eq(p.load(Ordering::Relaxed), inner))
-        else {
+        let bases = &self.bases()[..count];
+        let base = inner.table().base();
+        let at = bases.partition_point(|it| (it.load(Ordering::Relaxed) as usize) < base);
+        let found = self.inners()[..count].get(at);
+        if !found.is_some_and(|it| std::ptr::eq(it.load(Ordering::Relaxed), inner)) {
             return;
-        };
+        }
         self.change(|bases, inners| {
             for i in at..count - 1 {
                 bases[i].store(bases[i + 1].load(Ordering::Relaxed), Ordering::Relaxed);

@@ -52,6 +52,8 @@ pub struct AddressSpace {
     pub map: VmaMap,
     /// The emulated program break.
     pub brk: crate::brk::ProgramBreak,
+    /// Shared memory of the tree.
+    pub shared: crate::shared_memory::SharedSpans,
 }
 
 /// Exclusive use of the space.
@@ -123,6 +125,7 @@ impl AddressSpace {
         Self {
             map: VmaMap::new(),
             brk: crate::brk::ProgramBreak::new(),
+            shared: crate::shared_memory::SharedSpans::new(),
         }
     }
 

@@ -15,7 +15,7 @@ use crate::pager_process::is_pager;
 use crate::raw_syscall::{SignalsBlocked, is_error, syscall3};
 use dlmalloc::{Allocator, Dlmalloc};
 use std::alloc::{GlobalAlloc, Layout};
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use wired::{Guard, Lock, PAGE, WiredMemory};
 
 /// Memory by raw system calls: never our own interposers.
@@ -26,7 +26,10 @@ unsafe impl Allocator for HeapMapping {
     fn alloc(&self, size: usize) -> (*mut u8, usize, u32) {
         match WiredMemory::private(size) {
             Ok(memory) => (memory.leak(), size, 0),
-            Err(_) => (std::ptr::null_mut(), 0, 0),
+            Err(_) => match RESERVE.take(size) {
+                Some(start) => (std::ptr::with_exposed_provenance_mut(start), size, 0),
+                None => (std::ptr::null_mut(), 0, 0),
+            },
         }
     }
 
@@ -35,11 +38,17 @@ unsafe impl Allocator for HeapMapping {
     }
 
     fn free_part(&self, start: *mut u8, old: usize, new: usize) -> bool {
+        if RESERVE.has(start) {
+            return false;
+        }
         // SAFETY: dlmalloc gives back the end of what it got above.
         !is_error(unsafe { syscall3(libc::SYS_munmap, start as usize + new, old - new, 0) })
     }
 
     fn free(&self, start: *mut u8, size: usize) -> bool {
+        if RESERVE.has(start) {
+            return false;
+        }
         // SAFETY: dlmalloc gives back what it got above.
         !is_error(unsafe { syscall3(libc::SYS_munmap, start as usize, size, 0) })
     }
@@ -54,6 +63,47 @@ unsafe impl Allocator for HeapMapping {
 
     fn page_size(&self) -> usize {
         PAGE
+    }
+}
+
+/// Bytes that the heaps have in reserve where the kernel maps no more: the table of the program's mappings grows when the
+/// program has used up all that it may have (vm.max_map_count), and goes on.
+const RESERVED: usize = 16 << 20;
+
+/// The reserve.
+struct HeapReserve {
+    start: AtomicUsize,
+    used: AtomicUsize,
+}
+
+static RESERVE: HeapReserve = HeapReserve {
+    start: AtomicUsize::new(0),
+    used: AtomicUsize::new(0),
+};
+
+/// Maps the reserve. In the constructor.
+pub fn init() {
+    if let Ok(memory) = WiredMemory::private(RESERVED) {
+        RESERVE
+            .start
+            .store(memory.leak().expose_provenance(), Ordering::Release);
+    }
+}
+
+impl HeapReserve {
+    /// Memory that was never used.
+    fn take(&self, size: usize) -> Option<usize> {
+        let start = self.start.load(Ordering::Acquire);
+        let more = |used: usize| used.checked_add(size).filter(|used| *used <= RESERVED);
+        let taken = self
+            .used
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, more);
+        taken.ok().filter(|_| start != 0).map(|used| start + used)
+    }
+
+    fn has(&self, block: *mut u8) -> bool {
+        let start = self.start.load(Ordering::Acquire);
+        start != 0 && (start..start + RESERVED).contains(&block.addr())
     }
 }
 
@@ -173,8 +223,7 @@ impl Heaps {
         };
         let (start, side) = match is_mapped(layout) {
             true => {
-                let memory = WiredMemory::private(mapped_len(size));
-                let start = memory.map_or(std::ptr::null_mut(), WiredMemory::leak);
+                let (start, ..) = HeapMapping.alloc(mapped_len(size));
                 (start, Side::Mapping)
             }
             false => (heap.with(|blocks| get(blocks, size)), side),

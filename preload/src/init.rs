@@ -5,7 +5,7 @@ use crate::process_pager::{ForkGate, ForkOutcome};
 use crate::raw_syscall::{kill_self, syscall3};
 use crate::vma_map::Lookup;
 use crate::{
-    address_space, adopt, diagnostics, dlsym, exec, fork, library_data, limits, malloc,
+    address_space, adopt, diagnostics, dlsym, exec, fork, heap, library_data, limits, malloc,
     paged_memory, pager_process, process_pager, pthread, shared_memory, supervisor,
 };
 use link::client::{Connection, SupervisorPort};
@@ -198,6 +198,10 @@ fn fit_arenas() {
     )
     .is_ok_and(|file| rustix::io::read(&file, &mut mode[..]).is_ok() && mode[0] == b'2');
     address_space::fit_arenas(limit, strict);
+    // Every reserved byte would be committed, or counted.
+    if !strict && limit.is_none() {
+        heap::init();
+    }
 }
 
 /// The first arena, and mimalloc's part of it.

@@ -344,6 +344,7 @@ pub fn munmap(addr: usize, len: usize) -> SyscallResult {
         return through();
     };
     let mut space = address_space::lock();
+    space.shared.remove(&gone);
     if !space.map.touches(&gone) {
         // Not under the lock: the kernel waits until a userfaultfd's reader has read of it.
         drop(space);

@@ -35,21 +35,34 @@ pub fn mremap(
         return through(new);
     }
     let keeps = flags & libc::MREMAP_DONTUNMAP != 0;
-    // Until the pager of shared memory knows of the change: no fork comes between.
+    // Until the pager of shared memory knows of the change: a fork's child has its shared memory where the pager has it.
     let mut space = address_space::lock();
+    let is_shared = page_range(old, old_len.max(1)).is_some_and(|it| space.shared.touches(&it));
     let is_reported = shared_memory::is_used()
         && shared_memory::maps_more(old_len, new_len, keeps)
         && page_range(old, PAGE).is_some_and(|page| is_kernels(&space, &page));
     let is_outside = |at, len| page_range(at, len).is_some_and(|span| !space.map.touches(&span));
     let is_moved_to = flags & libc::MREMAP_FIXED != 0;
-    if !is_reported && is_outside(old, old_len) && (!is_moved_to || is_outside(new, new_len)) {
-        // Not under the lock: the kernel waits until a userfaultfd's reader has read of it.
+    if !is_shared
+        && !is_reported
+        && is_outside(old, old_len)
+        && (!is_moved_to || is_outside(new, new_len))
+    {
+        // Not under the lock: the kernel waits until a userfaultfd's reader, perhaps the program's, has read of it.
         drop(space);
         return through(new);
     }
     let answer = remap(&mut space, [old, old_len, new_len, new], flags, through);
     if is_reported && !is_error(answer) {
         shared_memory::on_remapped(old, old_len, new_len, keeps, answer as usize);
+    }
+    if is_shared && !is_error(answer) {
+        let span = |start: usize, len: usize| start..start + len.next_multiple_of(PAGE);
+        space.shared.remove(&span(old, old_len));
+        space.shared.insert(span(answer as usize, new_len));
+        if keeps {
+            space.shared.insert(span(old, old_len));
+        }
     }
     answer
 }

@@ -9,6 +9,8 @@
 //! Rule: shares and forks exclude each other by the lock of the address space. What a child inherits is kept for it before
 //! the clone, since its parent may be killed before the child joins; the child has it before other code runs there.
 
+mod spans;
+
 use crate::address_space::WORTH_ADOPTING;
 use crate::pager_process::requests;
 use crate::raw_syscall::{SyscallResult, is_error, syscall3};
@@ -23,6 +25,8 @@ use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, Ordering};
 use translation::{Capabilities, UserfaultOptions};
 use wired::{Lock, PAGE};
+
+pub use spans::SharedSpans;
 
 /// This process, or one that it descends from by forks, has shared memory.
 static IS_USED: AtomicBool = AtomicBool::new(false);
@@ -47,7 +51,8 @@ pub fn is_wanted(len: usize, flags: c_int) -> bool {
 
 /// Has a fresh shared anonymous mapping paged.
 pub fn page(span: &AddrRange, prot: c_int) {
-    let _space = address_space::lock();
+    let mut space = address_space::lock();
+    space.shared.insert(span.clone());
     requests::make(ProgramRequest::Page {
         start: span.start,
         len: span.len(),

@@ -222,6 +222,12 @@ impl Tenant {
         }
     }
 
+    /// When a lower `contract` is in force, `latest` at the latest: one that is set again keeps its time.
+    pub fn lowered_from(&self, contract: Contract, latest: Duration) -> Duration {
+        let pending = self.later.filter(|(later, _)| *later == contract);
+        pending.map_or(latest, |(_, from)| from)
+    }
+
     /// How many of `most` frames can be demanded now, and by when: at `now` + `deadline`, or later
     /// if its slice comes only then. None where it is cleaning for others and can do no more
     /// than a small part in that time.

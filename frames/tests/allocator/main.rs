@@ -195,7 +195,14 @@ fn a_lowered_guarantee_stays_in_force_for_the_notice() {
         machine.admit(2, (300, 300), 100, Honest).is_err(),
         "not yet"
     );
-    machine.run_for(from - ms(1));
+    machine.run_for(from / 2);
+    machine.set_contract(one, (200, 200)).unwrap();
+    assert_eq!(
+        machine.told[1],
+        (one, TenantNotice::Contract { contract, from }),
+        "one that is set again keeps its time"
+    );
+    machine.run_for(from / 2 - ms(1));
     assert_eq!(machine.n(one), 800);
     machine.run_for(ms(1) + T);
     assert_eq!(machine.n(one), 200, "the frames above it are revoked");

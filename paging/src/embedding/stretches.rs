@@ -98,11 +98,14 @@ impl ProcessPager {
         (range.start..end.min(range.end), known)
     }
 
-    /// Removes the stretches that have surrendered every page.
-    pub(super) fn forget_abandoned(&self) {
+    /// Removes the stretches of a range that have surrendered every page.
+    pub(super) fn forget_abandoned(&self, range: Range<usize>) {
         let control = self.pager.mm.control.lock();
-        let mut at = 0;
+        let mut at = range.start;
         while let Some(stretch) = self.pager.mm.index.first_after(at) {
+            if stretch.table().base() >= range.end {
+                break;
+            }
             at = stretch.table().end();
             if stretch.is_abandoned() {
                 let bytes = (stretch.table().pages() * PAGE) as u64;
