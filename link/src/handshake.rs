@@ -239,6 +239,7 @@ mod tests {
             SharedRequest::Inherit,
             SharedRequest::Discard { addr, len },
             SharedRequest::Lock { addr, len },
+            SharedRequest::Unmapped { addr, len },
             SharedRequest::Unlock { addr, len },
             SharedRequest::Extend {
                 from: u64::MAX,

@@ -52,6 +52,14 @@ pub enum SharedRequest {
         /// Bytes of it.
         len: u64,
     },
+    /// Nothing is mapped there, which the kernel does not report: a fork's child lacks what its parent advised not to be
+    /// inherited.
+    Unmapped {
+        /// The first byte.
+        addr: u64,
+        /// Bytes.
+        len: u64,
+    },
     /// Other pages of an object are mapped at `to` (`remap_file_pages`).
     Remap {
         /// A byte of a mapping of that object.

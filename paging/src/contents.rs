@@ -9,6 +9,7 @@
 
 use crate::driver::{CleanOutcome, call_driver};
 use crate::page::{Busy, PageWord, Released, State};
+use crate::page_table::PageTable;
 use crate::pager::Pager;
 use crate::stretch::StretchState;
 use frames::Frame;
@@ -66,8 +67,8 @@ impl Pager {
     }
 
     /// Something else will be mapped over `range`: as [`Pager::discard`], and its pages are
-    /// no longer the domain's. A stretch that is in it whole is closing, and the caller removes it: only there are units
-    /// that were never touched passed over, since no page of them would be known to be foreign.
+    /// no longer the domain's. A stretch that is in it whole is closing, and the caller removes it. No word is written for
+    /// the pages of a unit that was never touched.
     pub(crate) fn surrender(&self, range: Range<usize>) {
         self.mm
             .for_each_unit(range.clone(), &mut |stretch, unit, pages| {
@@ -76,10 +77,23 @@ impl Pager {
                 if is_whole {
                     stretch.set_closing();
                 }
-                if !is_whole || table.touched(unit) {
+                let passes_over = match table.unit_pages(unit) == pages {
+                    _ if is_whole => !table.touched(unit),
+                    true => Self::behind_gate(table, unit, || table.give_up_untouched(unit)),
+                    false => table.is_given_up(unit),
+                };
+                if !passes_over {
                     self.give_up_unit(stretch, unit, pages, Afterwards::Foreign);
                 }
             });
+    }
+
+    fn behind_gate<T>(table: &PageTable, unit: usize, work: impl FnOnce() -> T) -> T {
+        let gate = table.gate(unit);
+        gate.close();
+        let done = work();
+        gate.open();
+        done
     }
 
     /// Gives up the pages that faults have brought into a closing stretch until it was removed.
@@ -95,11 +109,20 @@ impl Pager {
     pub(crate) fn reclaim_foreign(&self, range: Range<usize>) {
         self.mm.for_each_unit(range, &mut |stretch, unit, pages| {
             let table = stretch.table();
-            let gate = table.gate(unit);
-            gate.close();
-            let back = pages.filter(|index| table.word(*index).reclaim()).count();
-            table.reclaimed(back);
-            gate.open();
+            let is_whole = table.unit_pages(unit) == pages;
+            let take_back = || {
+                if is_whole && table.take_back(unit) {
+                    table.reclaimed(pages.len());
+                    return Ok(());
+                }
+                table.spell_out(unit)?;
+                let back = pages.clone().filter(|index| table.word(*index).reclaim());
+                table.reclaimed(back.count());
+                Ok(())
+            };
+            while let Err(busy) = Self::behind_gate(table, unit, take_back) {
+                table.word(busy).wait_settled();
+            }
         });
     }
 

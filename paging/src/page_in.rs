@@ -343,6 +343,10 @@ impl Activation<'_> {
         from: Option<*const u8>,
         len: usize,
     ) -> Result<(), MapError> {
+        let table = self.stretch.table();
+        if table.is_given_up(table.unit_of(self.index)) {
+            return Err(MapError::Gone);
+        }
         let (mm, zeros) = (&self.pager.mm, &self.pager.faults.zeros);
         let has_marks = || self.pager.faults.failed.any();
         let own = self.write || mm.is_careful() || has_marks();

@@ -8,7 +8,7 @@
 //! a single page where there are few. Its gate orders the two things that must not
 //! overlap: publishing a filled page, and taking all pages of the unit away.
 
-use crate::page::{PageWord, RangeGate, State};
+use crate::page::{Busy, PageWord, RangeGate, State};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use wired::{HUGE_RANGE_PAGES, PAGE, WiredMemory};
@@ -27,6 +27,9 @@ const TOUCHED: u32 = 1 << 31;
 const QUEUED: u32 = 1 << 30;
 /// Set once something else was mapped over a page of the unit.
 const FOREIGN: u32 = 1 << 29;
+/// Set while every page of the unit is foreign although its words are empty: it was never touched, and a word for each page of
+/// a huge reservation is not written. It changes while the unit's gate is closed.
+const GIVEN_UP: u32 = 1 << 28;
 /// Where in the unit the last eviction of a part of it ended: a page, in these bits.
 const HAND: u32 = (HUGE_RANGE_PAGES as u32 - 1) << HAND_SHIFT;
 const HAND_SHIFT: u32 = 16;
@@ -142,9 +145,55 @@ impl PageTable {
         meta.fetch_or(TOUCHED | QUEUED, Ordering::AcqRel) & QUEUED == 0
     }
 
-    /// Records that a page of the unit is in use, though none is resident.
+    /// Records that a page of the unit is in use, though none is resident; not where the unit is given up.
     pub(crate) fn touch_only(&self, unit: usize) {
-        self.unit(unit).meta.fetch_or(TOUCHED, Ordering::AcqRel);
+        if !self.is_given_up(unit) {
+            self.unit(unit).meta.fetch_or(TOUCHED, Ordering::AcqRel);
+        }
+    }
+
+    /// Makes all pages of a unit foreign that was never touched; with its gate closed. Returns false if it was.
+    pub(crate) fn give_up_untouched(&self, unit: usize) -> bool {
+        let meta = &self.unit(unit).meta;
+        match meta.load(Ordering::Acquire) {
+            seen if seen & GIVEN_UP != 0 => true,
+            seen if seen & TOUCHED != 0 => false,
+            _ => {
+                meta.fetch_or(GIVEN_UP | FOREIGN, Ordering::AcqRel);
+                let pages = self.unit_pages(unit).len();
+                self.foreign.fetch_add(pages, Ordering::AcqRel);
+                true
+            }
+        }
+    }
+
+    /// Returns true if all pages of the unit are foreign, by [`PageTable::give_up_untouched`].
+    pub(crate) fn is_given_up(&self, unit: usize) -> bool {
+        self.unit(unit).meta.load(Ordering::Acquire) & GIVEN_UP != 0
+    }
+
+    /// Writes the words of a unit that is given up: its pages are foreign each for itself; with its gate closed.
+    ///
+    /// # Errors
+    /// A page that a fault is about to leave to the kernel: the caller waits for that, and tries again.
+    pub(crate) fn spell_out(&self, unit: usize) -> Result<(), usize> {
+        if !self.is_given_up(unit) {
+            return Ok(());
+        }
+        for index in self.unit_pages(unit) {
+            // An empty page has nothing to be released.
+            self.word(index).become_foreign().map_err(|Busy| index)?;
+        }
+        let meta = &self.unit(unit).meta;
+        meta.fetch_or(TOUCHED, Ordering::AcqRel);
+        meta.fetch_and(!GIVEN_UP, Ordering::AcqRel);
+        Ok(())
+    }
+
+    /// Takes a unit back that is given up: its pages are empty; with its gate closed. Returns false if it is not given up.
+    pub(crate) fn take_back(&self, unit: usize) -> bool {
+        let meta = &self.unit(unit).meta;
+        meta.fetch_and(!GIVEN_UP, Ordering::AcqRel) & GIVEN_UP != 0
     }
 
     /// Returns true if any page of the unit was ever in use.
@@ -243,6 +292,14 @@ impl PageTable {
                 if self.unit(unit).meta.load(Ordering::Acquire) & FOREIGN == 0 {
                     continue;
                 }
+                if self.is_given_up(unit) {
+                    let pages = self.unit_pages(unit);
+                    if start < pages.start {
+                        each(start..pages.start)?;
+                    }
+                    start = pages.end;
+                    continue;
+                }
                 for index in self.unit_pages(unit) {
                     if self.word(index).load().state() == State::Foreign {
                         if start < index {
@@ -266,68 +323,4 @@ impl PageTable {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn parts_of_a_unit_take_its_movable_pages_in_turn() {
-        const UNIT: usize = 64;
-        // The first unit of the table is cut off at its start.
-        let table = PageTable::new(10 * PAGE, 300, UNIT).unwrap();
-        for unit in 0..table.unit_count() {
-            let pages = table.unit_pages(unit);
-            let there: Vec<usize> = pages.step_by(3).collect();
-            assert_eq!(table.next_part(unit, 5), None);
-            for index in &there {
-                let word = table.word(*index);
-                assert!(word.begin_fill(word.load()));
-                word.finish_fill(1);
-            }
-            let mut taken = Vec::new();
-            while taken.len() < 2 * there.len() {
-                let part = table.next_part(unit, 5).unwrap();
-                let of: Vec<usize> = part.clone().filter(|i| there.contains(i)).collect();
-                assert!((1..=5).contains(&of.len()), "{part:?}");
-                taken.extend(of);
-            }
-            let rounds: Vec<usize> = there.iter().cycle().take(taken.len()).copied().collect();
-            assert_eq!(taken, rounds, "unit {unit}");
-        }
-    }
-
-    #[test]
-    fn what_was_surrendered_is_in_no_run_of_the_stretchs_own() {
-        const UNIT: usize = 64;
-        let table = PageTable::new(3 * PAGE, 300, UNIT).unwrap();
-        let own = || {
-            let mut runs = Vec::new();
-            let all: Result<(), ()> = table.try_for_each_own_run(|run| {
-                runs.push(run);
-                Ok(())
-            });
-            all.unwrap();
-            runs
-        };
-        let surrender = |pages: Range<usize>| {
-            for index in pages {
-                table.word(index).become_foreign().unwrap();
-                table.surrendered(table.unit_of(index), 1);
-            }
-        };
-        assert_eq!(own().as_slice(), std::slice::from_ref(&(0..300)));
-        surrender(0..1);
-        surrender(59..70);
-        surrender(200..201);
-        assert_eq!(own(), [1..59, 70..200, 201..300]);
-        assert!(table.word(60).reclaim());
-        table.reclaimed(1);
-        assert_eq!(own(), [1..59, 60..61, 70..200, 201..300]);
-        surrender(60..61);
-        surrender(201..300);
-        assert_eq!(own(), [1..59, 70..200]);
-        surrender(1..59);
-        assert!(!table.is_abandoned());
-        surrender(70..200);
-        assert!(table.is_abandoned() && own().is_empty());
-    }
-}
+mod tests;

@@ -240,6 +240,12 @@ pub fn lose_unforked() {
     mlock::unlock_all(space);
 }
 
+/// In the child's pager process: where its parent has, or had, shared memory.
+pub fn shared_spans() -> Vec<AddrRange> {
+    let space = state().and_then(|state| state.locks.space.as_ref());
+    space.map_or(Vec::new(), |space| space.shared.iter().cloned().collect())
+}
+
 unsafe extern "C" {
     fn __fork() -> libc::pid_t;
 }

@@ -13,9 +13,9 @@ mod spans;
 
 use crate::address_space::WORTH_ADOPTING;
 use crate::pager_process::requests;
-use crate::raw_syscall::{SyscallResult, is_error, syscall3};
+use crate::raw_syscall::{SyscallResult, error, is_error, syscall3};
 use crate::vma_map::AddrRange;
-use crate::{address_space, diagnostics, process_pager, supervisor};
+use crate::{address_space, diagnostics, fork, process_pager, supervisor};
 use frames::DomainId;
 use link::client::JoinError;
 use link::shared_request::SharedRequest;
@@ -232,9 +232,39 @@ pub fn inherit(connection: BorrowedFd<'_>) -> Result<(), String> {
         .as_ref()
         .ok_or("no userfaultfd for shared memory")?;
     let inherited = SharedRequest::Inherit.send(connection, Some(userfault.as_fd()));
-    inherited
-        .map(|_| ())
-        .map_err(|why| format!("its shared memory cannot be paged: {why}"))
+    inherited.map_err(unpaged)?;
+    for span in fork::shared_spans() {
+        for hole in spans::holes(&span, &is_mapped, &is_free) {
+            let (addr, len) = bytes(&hole);
+            let unmapped = SharedRequest::Unmapped { addr, len };
+            unmapped.send(connection, None).map_err(unpaged)?;
+        }
+    }
+    Ok(())
+}
+
+fn unpaged(why: JoinError) -> String {
+    format!("its shared memory cannot be paged: {why}")
+}
+
+/// Returns true if all of a span is mapped.
+fn is_mapped(span: &AddrRange) -> bool {
+    let flags = libc::MS_ASYNC as usize;
+    // SAFETY: looks for the mappings, and does nothing else.
+    let answer = unsafe { syscall3(libc::SYS_msync, span.start, span.len(), flags) };
+    answer != error(libc::ENOMEM)
+}
+
+/// Returns true if nothing of a span is mapped.
+fn is_free(span: &AddrRange) -> bool {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
+    let mapped = address_space::map(span.start, span.len(), libc::PROT_NONE, flags, -1, 0);
+    let is_free = !is_error(mapped);
+    if is_free {
+        let start = mapped as usize;
+        address_space::unmap(&(start..start + span.len()));
+    }
+    is_free
 }
 
 /// Takes the userfaultfd, for the supervisor to hold.

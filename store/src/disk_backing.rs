@@ -5,6 +5,7 @@ use crate::io::{self, IoBackend};
 use crate::swap_file::wait_for_io;
 use crate::{StoreError, backoff};
 use rustix::fd::{BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
+use rustix::fs::{fstat, ftruncate};
 use rustix::io::Errno;
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU64, Ordering};
 use std::time::Duration;
@@ -84,6 +85,19 @@ impl DiskBacking {
     pub fn take_swap(&self) -> Option<RawFd> {
         let swap = self.swap.swap(-1, Ordering::AcqRel);
         (swap >= 0).then_some(swap)
+    }
+
+    /// Frees the room of a swap file that has no name.
+    pub fn free_room(&self) {
+        let swap = self.swap.load(Ordering::Acquire);
+        if swap < 0 {
+            return;
+        }
+        // SAFETY: the store keeps it open.
+        let swap = unsafe { BorrowedFd::borrow_raw(swap) };
+        if fstat(swap).is_ok_and(|stat| stat.st_nlink == 0) {
+            let _ = ftruncate(swap, 0);
+        }
     }
 
     /// Waits until no I/O of a dead process can reach the disk any more.

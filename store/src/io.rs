@@ -3,6 +3,7 @@
 //!
 //! Each is an [`IoBackend`] in a file of its own; `DiskBacking` chooses the one of a new channel.
 
+mod beyond_limit;
 pub(crate) mod fault_injection;
 mod io_channel;
 pub(crate) mod op;
@@ -10,6 +11,7 @@ mod psync;
 mod ring;
 mod uring;
 
+use beyond_limit::BeyondLimit;
 use fault_injection::FaultInjection;
 use iochannel::ChannelClient;
 pub(crate) use iochannel::IoVec;
@@ -74,10 +76,16 @@ pub(crate) fn on_file(
     plan: &'static [AtomicU64],
 ) -> Result<Box<dyn IoBackend>, Errno> {
     match Uring::new(fd, ops) {
-        Ok(ring) => Ok(Box::new(FaultInjection::new(ring, plan))),
-        // Forbidden by a filter, a sysctl or a limit, or not compiled in.
-        Err(Errno::PERM | Errno::NOSYS | Errno::ACCESS) => {
-            Ok(Box::new(FaultInjection::new(Psync::new(fd), plan)))
+        Ok(ring) => Ok(Box::new(FaultInjection::new(
+            BeyondLimit::new(ring, fd)?,
+            plan,
+        ))),
+        // Forbidden by a filter, a sysctl or a limit, not compiled in, or without a descriptor or memory for it.
+        Err(
+            Errno::PERM | Errno::NOSYS | Errno::ACCESS | Errno::MFILE | Errno::NFILE | Errno::NOMEM,
+        ) => {
+            let plain = BeyondLimit::new(Psync::new(fd), fd)?;
+            Ok(Box::new(FaultInjection::new(plain, plan)))
         }
         Err(errno) => Err(errno),
     }

@@ -164,6 +164,11 @@ impl SharedStore {
         self.inner.backing.set_transport(transport);
     }
 
+    /// Frees the room of the swap file, which has no name, at once: no process uses the store any more.
+    pub fn free_room(&self) {
+        self.inner.backing.free_room();
+    }
+
     /// Removes the descriptor of the swap file from the store and returns it, unclosed: for a
     /// library that keeps none in its program's table. Existing channels have their own access to
     /// the file; new ones need [`SharedStore::reopen`] first.

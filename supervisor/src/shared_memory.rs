@@ -58,6 +58,7 @@ fn change_of(request: SharedRequest) -> Option<Change> {
         | SharedRequest::Fork { .. }
         | SharedRequest::Inherit => return None,
         SharedRequest::Discard { addr, len } => Change::Discard(range(addr, len)),
+        SharedRequest::Unmapped { addr, len } => Change::Unmapped(range(addr, len)),
         SharedRequest::Lock { addr, len } => Change::Lock(range(addr, len)),
         SharedRequest::Unlock { addr, len } => Change::Unlock(range(addr, len)),
         SharedRequest::Extend {

@@ -270,6 +270,11 @@ impl PagerLoop {
                 }
                 Ok(())
             }
+            Change::Unmapped(range) => {
+                let ended = self.pager.mapped.unmap(id, range.start, range.len());
+                self.pager.end_objects(ended);
+                Ok(())
+            }
             Change::Extend { from, offset, to } => {
                 self.pager
                     .mapped

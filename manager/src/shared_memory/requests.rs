@@ -133,6 +133,8 @@ pub enum Change {
         /// Where they are mapped.
         to: Range<usize>,
     },
+    /// Nothing is mapped there.
+    Unmapped(Range<usize>),
     /// The pages are not evicted.
     Lock(Range<usize>),
     /// They may be evicted again.

@@ -25,7 +25,9 @@ pub(super) fn find_allocated<'p>(
         return Err(Settled);
     };
     let table = stretch.table();
-    let untouched = table.word(table.index(addr)).load().state() == State::Empty;
+    let index = table.index(addr);
+    let untouched = table.word(index).load().state() == State::Empty
+        && !table.is_given_up(table.unit_of(index));
     if untouched && !pager.hooks.allocated(addr) {
         pager.log.add(Counter::UnallocatedFaults, 1);
         refuse_access(pager, addr);

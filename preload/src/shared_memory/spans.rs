@@ -1,6 +1,7 @@
 //! Where shared memory of the tree is mapped, or was: a mapping that the program ends by a system call of its own stays noted.
 
 use crate::vma_map::AddrRange;
+use wired::PAGE;
 
 /// The spans, none of which overlaps another.
 #[derive(Debug, Default)]
@@ -29,10 +30,33 @@ impl SharedSpans {
         }
     }
 
+    /// The spans.
+    pub fn iter(&self) -> impl Iterator<Item = &AddrRange> {
+        self.0.iter()
+    }
+
     /// Returns true if shared memory may be mapped in a range.
     pub fn touches(&self, range: &AddrRange) -> bool {
         self.0.iter().any(|it| overlap(it, range))
     }
+}
+
+/// The parts of a span where nothing is mapped.
+pub fn holes(
+    span: &AddrRange,
+    is_mapped: &impl Fn(&AddrRange) -> bool,
+    is_free: &impl Fn(&AddrRange) -> bool,
+) -> Vec<AddrRange> {
+    if span.is_empty() || is_mapped(span) {
+        return Vec::new();
+    }
+    if span.len() <= PAGE || is_free(span) {
+        return vec![span.clone()];
+    }
+    let middle = span.start + (span.len() / PAGE / 2) * PAGE;
+    let halves = [span.start..middle, middle..span.end];
+    let found = halves.iter().map(|half| holes(half, is_mapped, is_free));
+    found.flatten().collect()
 }
 
 fn overlap(one: &AddrRange, other: &AddrRange) -> bool {
@@ -42,6 +66,19 @@ fn overlap(one: &AddrRange, other: &AddrRange) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn holes_are_found_by_what_is_mapped_and_what_is_free() {
+        let mapped = [0..3, 5..9, 9..10, 64..100].map(|it| it.start * PAGE..it.end * PAGE);
+        let pages = |span: &AddrRange| (span.start / PAGE..span.end / PAGE).map(|it| it * PAGE);
+        let has = |page: usize| mapped.iter().any(|it| it.contains(&page));
+        let found = holes(&(0..100 * PAGE), &|span| pages(span).all(has), &|span| {
+            !pages(span).any(has)
+        });
+        let found: Vec<_> = found.iter().flat_map(pages).collect();
+        let expected = (0..100).map(|it| it * PAGE).filter(|page| !has(*page));
+        assert_eq!(found, expected.collect::<Vec<_>>());
+    }
 
     #[test]
     fn a_part_that_is_gone_leaves_the_others() {

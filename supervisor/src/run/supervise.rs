@@ -68,6 +68,7 @@ pub(super) fn supervise(
             });
             cpu_reservation::release(owner);
             page_client_end::wait(&main.tree.supervisor, &main.front);
+            main.tree.supervisor.free_store();
             let _ = Message::Ended(status).send(&main.front);
             0
         }

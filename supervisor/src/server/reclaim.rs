@@ -90,6 +90,13 @@ impl Supervisor {
         free
     }
 
+    /// Frees the room of the tree's swap file at the end of the tree: another run may begin at once.
+    pub fn free_store(&self) {
+        if let Some(store) = &self.store {
+            store.shared().free_room();
+        }
+    }
+
     pub(super) fn finish(&mut self) {
         let mut unfinished = std::mem::take(&mut self.unfinished);
         unfinished
