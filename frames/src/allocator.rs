@@ -216,9 +216,8 @@ impl Allocator {
         }
     }
 
-    /// Changes a tenant's contract and notifies the tenant. A raise takes effect at once, a lower
-    /// guarantee after the notice. A maximum that is lowered, though not below the guarantee,
-    /// takes effect at once: optimistic frames can be revoked at short notice.
+    /// Changes a tenant's contract and notifies the tenant. A raise takes effect at once, a lower guarantee after the
+    /// notice. A maximum that is lowered, though not below the guarantee, does at once: optimistic frames can be revoked.
     pub fn set_contract(
         &mut self,
         tenant: TenantId,

@@ -11,12 +11,17 @@
 //! A block of [`MAPPED`] bytes or more is a mapping of its own: most are tables for a whole
 //! contract, of which a process uses little, and dlmalloc writes all of a block of zeros.
 
+mod reserve;
+
 use crate::pager_process::is_pager;
 use crate::raw_syscall::{SignalsBlocked, is_error, syscall3};
 use dlmalloc::{Allocator, Dlmalloc};
 use std::alloc::{GlobalAlloc, Layout};
-use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicPtr, Ordering};
 use wired::{Guard, Lock, PAGE, WiredMemory};
+
+use reserve::RESERVE;
+pub use reserve::init;
 
 /// Memory by raw system calls: never our own interposers.
 struct HeapMapping;
@@ -63,47 +68,6 @@ unsafe impl Allocator for HeapMapping {
 
     fn page_size(&self) -> usize {
         PAGE
-    }
-}
-
-/// Bytes that the heaps have in reserve where the kernel maps no more: the table of the program's mappings grows when the
-/// program has used up all that it may have (vm.max_map_count), and goes on.
-const RESERVED: usize = 16 << 20;
-
-/// The reserve.
-struct HeapReserve {
-    start: AtomicUsize,
-    used: AtomicUsize,
-}
-
-static RESERVE: HeapReserve = HeapReserve {
-    start: AtomicUsize::new(0),
-    used: AtomicUsize::new(0),
-};
-
-/// Maps the reserve. In the constructor.
-pub fn init() {
-    if let Ok(memory) = WiredMemory::private(RESERVED) {
-        RESERVE
-            .start
-            .store(memory.leak().expose_provenance(), Ordering::Release);
-    }
-}
-
-impl HeapReserve {
-    /// Memory that was never used.
-    fn take(&self, size: usize) -> Option<usize> {
-        let start = self.start.load(Ordering::Acquire);
-        let more = |used: usize| used.checked_add(size).filter(|used| *used <= RESERVED);
-        let taken = self
-            .used
-            .fetch_update(Ordering::AcqRel, Ordering::Acquire, more);
-        taken.ok().filter(|_| start != 0).map(|used| start + used)
-    }
-
-    fn has(&self, block: *mut u8) -> bool {
-        let start = self.start.load(Ordering::Acquire);
-        start != 0 && (start..start + RESERVED).contains(&block.addr())
     }
 }
 

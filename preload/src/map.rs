@@ -327,8 +327,7 @@ pub fn map_fixed(
     lock_if_requested(space, to.start as SyscallResult, to.len(), asked)
 }
 
-/// Returns true if the kernel refuses that memory which was writable is executed (PR_SET_MDWE, a filter): a new
-/// mapping of its own may have that access.
+/// Returns true if the kernel refuses to execute what was writable (PR_SET_MDWE, a filter): a new mapping may have that access.
 fn is_forbidden(answer: SyscallResult, prot: c_int) -> bool {
     let forbids = [error(libc::EACCES), error(libc::EPERM)].contains(&answer);
     forbids && prot & libc::PROT_EXEC != 0
