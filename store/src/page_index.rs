@@ -266,7 +266,8 @@ impl PageIndex {
         }
     }
 
-    /// Fork: takes a reference for `child` to each page that `parent` holds.
+    /// Fork: takes a reference for `child` to each page that `parent` holds. A thread of the program's does it, which a
+    /// SIGSTOP may stop at any instruction: it locks no entry, for which other processes would wait.
     pub fn adopt(&self, parent: HolderId, child: HolderId, note: &IntentGuard) {
         for (group, mask) in self.refs.each(parent) {
             note.set(Intent::Adopt(group as u32));
@@ -276,11 +277,8 @@ impl PageIndex {
                 if !entry.word().is_page() {
                     continue;
                 }
-                let Some(word) = entry.lock(child, &mut || false) else {
-                    continue;
-                };
                 self.refs.add(child, group, 1 << bit);
-                entry.unlock(word, 1);
+                entry.add_holder();
             }
             note.set(Intent::Idle);
         }

@@ -54,6 +54,17 @@ impl RefBitmap {
         self.word(holder, group).fetch_or(mask, Ordering::AcqRel);
     }
 
+    /// How many hold this handle.
+    pub fn count(&self, handle: u32) -> u64 {
+        let holders = self.bits.len() / self.groups;
+        let page = handle as usize / 64 / GROUPS_PER_PAGE;
+        let holds = |holder: &HolderId| {
+            let summary = self.summary(*holder)[page / 64].load(Ordering::Acquire);
+            summary & 1 << (page % 64) != 0 && self.has(*holder, handle)
+        };
+        (0..holders as HolderId).filter(holds).count() as u64
+    }
+
     /// Clears the bit of this handle for `holder`.
     pub fn remove(&self, holder: HolderId, handle: u32) {
         self.word(holder, handle as usize / 64)

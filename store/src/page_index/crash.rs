@@ -108,22 +108,56 @@ fn dying_after_dropping_does_not_drop_again() {
 
 #[test]
 fn dying_while_adopting_adopts_nothing_twice() {
-    for marked in [false, true] {
+    for is_counted in [false, true] {
         let (store, inner) = store("ram:256K");
         let page_index = &inner.page_index;
         let handle = page(page_index, &[ALIVE]);
         let note = note(page_index, Intent::Adopt(handle / 64));
-        page_index.entries[handle as usize]
-            .lock(DEAD, &mut || false)
-            .unwrap();
-        if marked {
-            page_index.refs.add(DEAD, 0, 1 << handle);
+        page_index.refs.add(DEAD, 0, 1 << handle);
+        if is_counted {
+            page_index.entries[handle as usize].add_holder();
         }
         die(&inner, note);
         assert_eq!(store.usage().holds, 1);
         store.discard(ALIVE, &[PageHandle::new(handle).unwrap()]);
         assert!(is_free(page_index, handle));
     }
+}
+
+#[test]
+fn recovery_from_an_adoption_that_dies_itself_is_begun_again() {
+    for is_removed in [false, true] {
+        let (store, inner) = store("ram:256K");
+        let page_index = &inner.page_index;
+        let handle = page(page_index, &[ALIVE]);
+        let note = note(page_index, Intent::Adopt(handle / 64));
+        let entry = &page_index.entries[handle as usize];
+        page_index.refs.add(DEAD, 0, 1 << handle);
+        entry.add_holder();
+        entry.lock(DEAD, &mut || false).unwrap();
+        if is_removed {
+            page_index.refs.remove(DEAD, handle);
+        }
+        die(&inner, note);
+        assert_eq!(store.usage().holds, 1);
+        store.discard(ALIVE, &[PageHandle::new(handle).unwrap()]);
+        assert!(is_free(page_index, handle));
+    }
+}
+
+#[test]
+fn a_process_that_is_stopped_while_it_adopts_keeps_no_other_from_its_pages() {
+    let (store, inner) = store("ram:256K");
+    let page_index = &inner.page_index;
+    let handle = page(page_index, &[ALIVE, 3]);
+    let _note = note(page_index, Intent::Adopt(handle / 64));
+    page_index.refs.add(DEAD, 0, 1 << handle);
+    store.discard(3, &[PageHandle::new(handle).unwrap()]);
+    page_index.entries[handle as usize].add_holder();
+    store.discard(ALIVE, &[PageHandle::new(handle).unwrap()]);
+    assert!(!is_free(page_index, handle));
+    store.discard(DEAD, &[PageHandle::new(handle).unwrap()]);
+    assert!(is_free(page_index, handle));
 }
 
 #[test]

@@ -60,6 +60,11 @@ impl EntryWord {
     pub fn count(self) -> u64 {
         self.0 >> COUNT_SHIFT
     }
+
+    /// The word with so many holders.
+    pub fn with_count(self, count: u64) -> Self {
+        Self(self.0 % COUNT_ONE | count << COUNT_SHIFT)
+    }
 }
 
 fn lock_of(holder: HolderId) -> u64 {
@@ -76,6 +81,26 @@ impl PageEntry {
         let count = (COUNT_ONE as i64 * change) as u64;
         let word = (locked.0 & !LOCK).wrapping_add(count);
         self.state.store(word, Ordering::Release);
+    }
+
+    /// Counts one more holder of a page that another one holds meanwhile, without the lock.
+    pub fn add_holder(&self) {
+        let mut backoff = Backoff::default();
+        loop {
+            let word = self.word();
+            if word.is_locked() {
+                backoff.wait();
+                continue;
+            }
+            let counted = word.0 + COUNT_ONE;
+            if self
+                .state
+                .compare_exchange_weak(word.0, counted, Ordering::AcqRel, Ordering::Relaxed)
+                .is_ok()
+            {
+                return;
+            }
+        }
     }
 
     /// Claims a free entry. Returns true if it was free.

@@ -42,15 +42,34 @@ impl PageIndex {
             }
             Intent::Adopt(group) => {
                 for handle in group * 64..group * 64 + 64 {
-                    let entry = &self.entries[handle as usize];
-                    let word = entry.word();
-                    if word.is_page() && word.is_locked_by(dead) {
-                        self.refs.remove(dead, handle);
-                        entry.unlock(word, 0);
-                    }
+                    self.undo_adoption(dead, handle, segments, bloks);
                 }
             }
             Intent::Idle | Intent::BlokAllocator(..) | Intent::Demote(..) => {}
+        }
+    }
+
+    /// Drops a hold that may be counted or not. The others are counted anew; one that is adopting the page at this moment
+    /// may be counted twice, and the page then stays until the end of the store.
+    fn undo_adoption(
+        &self,
+        dead: HolderId,
+        handle: u32,
+        segments: &SegmentTable,
+        bloks: Option<&BlokAllocator>,
+    ) {
+        let entry = &self.entries[handle as usize];
+        let word = entry.word();
+        let locked = match word.is_page() && word.is_locked_by(dead) {
+            true => Some(word),
+            false if !self.refs.has(dead, handle) => return,
+            false => entry.lock(dead, &mut || true),
+        };
+        self.refs.remove(dead, handle);
+        // Else another process has it locked: a count too high keeps the page, one too low would lose it.
+        if let Some(word) = locked {
+            let count = self.refs.count(handle) + 1;
+            self.finish_drop(handle, word.with_count(count), segments, bloks);
         }
     }
 
