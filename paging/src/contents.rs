@@ -100,7 +100,7 @@ impl Pager {
     pub(crate) fn give_up_removed(&self, stretch: &StretchState) {
         let table = stretch.table();
         for unit in (0..table.unit_count()).filter(|unit| table.touched(*unit)) {
-            self.give_up_unit(stretch, unit, table.unit_pages(unit), Afterwards::Foreign);
+            self.give_up_unit(stretch, unit, table.unit_pages(unit), Afterwards::Empty);
         }
     }
 

@@ -226,8 +226,8 @@ impl ProcessPager {
     fn surrender_inside(&self, pager: &Pager, range: Range<usize>) {
         pager.surrender(range.clone());
         let mut abandoned = false;
-        pager.mm.for_each_unit(range, &mut |stretch, _, _| {
-            abandoned |= stretch.is_abandoned()
+        pager.mm.for_each_stretch(range, &mut |stretch| {
+            abandoned |= stretch.is_abandoned();
         });
         if abandoned {
             self.abandoned.store(true, Ordering::Release);
@@ -296,9 +296,8 @@ impl ProcessPager {
     /// readable and writeable.
     pub fn access_changed(&self, range: Range<usize>) {
         self.inside(|pager| {
-            if let Some(stretch) = pager.mm.index.find(range.start) {
-                stretch.set_odd_access();
-            }
+            let mm = &pager.mm;
+            mm.for_each_stretch(range, &mut |stretch| stretch.set_odd_access());
         });
     }
 

@@ -99,22 +99,39 @@ impl Mm {
         range: Range<usize>,
         visit: &mut dyn FnMut(&StretchState, usize, Range<usize>),
     ) {
+        self.for_each_stretch(range.clone(), &mut |stretch| {
+            let table = stretch.table();
+            let mut addr = range.start.max(table.base());
+            let to = range.end.min(table.end());
+            while addr < to {
+                let unit = table.unit_of(table.index(addr));
+                let pages = table.unit_pages(unit);
+                let end = table.address(pages.end).min(to);
+                let last = (end - table.base()).div_ceil(PAGE);
+                visit(stretch, unit, table.index(addr)..last);
+                addr = end;
+            }
+        });
+    }
+
+    /// Calls `visit` for each stretch that has a part of the range.
+    pub(crate) fn for_each_stretch(
+        &self,
+        range: Range<usize>,
+        visit: &mut dyn FnMut(&StretchState),
+    ) {
         let mut addr = range.start;
         while addr < range.end {
-            let Some(stretch) = self.index.find(addr) else {
-                let Some(next) = self.index.next_base(addr) else {
-                    return;
-                };
-                addr = next;
-                continue;
+            addr = match self.index.find(addr) {
+                Some(stretch) => {
+                    visit(stretch);
+                    stretch.table().end()
+                }
+                None => match self.index.next_base(addr) {
+                    Some(next) => next,
+                    None => return,
+                },
             };
-            let table = stretch.table();
-            let unit = table.unit_of(table.index(addr));
-            let pages = table.unit_pages(unit);
-            let end = table.address(pages.end).min(range.end);
-            let last = (end - table.base()).div_ceil(PAGE);
-            visit(stretch, unit, table.index(addr)..last);
-            addr = end;
         }
     }
 

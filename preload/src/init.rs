@@ -189,6 +189,9 @@ pub fn exit_group(status: c_int) -> ! {
 
 /// Arenas as large as the process's limits allow.
 fn fit_arenas() {
+    /// A limit of address space that the heaps' reserve is a small part of.
+    const LARGE_LIMIT: usize = 1 << 30;
+
     let limit = getrlimit(Resource::As).current.map(|limit| limit as usize);
     let mut mode = [0u8; 1];
     let strict = rustix::fs::open(
@@ -199,7 +202,7 @@ fn fit_arenas() {
     .is_ok_and(|file| rustix::io::read(&file, &mut mode[..]).is_ok() && mode[0] == b'2');
     address_space::fit_arenas(limit, strict);
     // Every reserved byte would be committed, or counted.
-    if !strict && limit.is_none() {
+    if !strict && limit.is_none_or(|limit| limit >= LARGE_LIMIT) {
         heap::init();
     }
 }
