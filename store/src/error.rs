@@ -63,7 +63,7 @@ pub enum StoreError {
     Full,
     /// The index has no free entry, even if a tier has room.
     #[error(
-        "the store's page index is full: it has entries for no more pages than it was laid out for"
+        "the store's page index is full: give it more room (--store; --swap under a daemon), which has more entries"
     )]
     IndexFull,
     /// Too many pages in flight for a channel. Nothing was submitted.
