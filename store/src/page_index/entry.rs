@@ -63,7 +63,7 @@ impl EntryWord {
 
     /// The word with so many holders.
     pub fn with_count(self, count: u64) -> Self {
-        Self(self.0 % COUNT_ONE | count << COUNT_SHIFT)
+        Self((self.0 % COUNT_ONE) | (count << COUNT_SHIFT))
     }
 }
 
