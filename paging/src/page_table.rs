@@ -136,10 +136,11 @@ impl PageTable {
     }
 
     /// Records that a page of the unit is in use. Returns true if the caller must put the unit
-    /// in a replacement queue.
+    /// in a replacement queue; not where the unit is given up.
     pub(crate) fn touch(&self, unit: usize) -> bool {
         let meta = &self.unit(unit).meta;
-        if meta.load(Ordering::Relaxed) & (TOUCHED | QUEUED) == TOUCHED | QUEUED {
+        let seen = meta.load(Ordering::Acquire);
+        if seen & (TOUCHED | QUEUED) == TOUCHED | QUEUED || seen & GIVEN_UP != 0 {
             return false;
         }
         meta.fetch_or(TOUCHED | QUEUED, Ordering::AcqRel) & QUEUED == 0
@@ -196,9 +197,10 @@ impl PageTable {
         meta.fetch_and(!GIVEN_UP, Ordering::AcqRel) & GIVEN_UP != 0
     }
 
-    /// Returns true if any page of the unit was ever in use.
+    /// Returns true if any page of the unit was ever in use. In one that is given up none is: what is mapped there is
+    /// another's.
     pub(crate) fn touched(&self, unit: usize) -> bool {
-        self.unit(unit).meta.load(Ordering::Acquire) & TOUCHED != 0
+        self.unit(unit).meta.load(Ordering::Acquire) & (TOUCHED | GIVEN_UP) == TOUCHED
     }
 
     /// Pages of the unit became resident.
