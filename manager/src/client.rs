@@ -22,6 +22,7 @@ mod pager;
 mod replay;
 mod resume;
 mod saving;
+mod unreadable;
 
 use crate::client_memory::ClientMemory;
 use crate::client_record::ClientRecord;

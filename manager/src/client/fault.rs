@@ -16,9 +16,6 @@ use wired::PAGE;
 /// How long a fault waits where no huge page is free.
 const HUGE_PAGE_RETRY: Duration = Duration::from_millis(10);
 
-/// How long reads may fail before the pages count as lost.
-const READ_PATIENCE: Duration = Duration::from_secs(5);
-
 impl ClientPager {
     pub(super) fn answer(&mut self, fault: Fault) -> Outcome {
         let Some(page) = self.table.page_at(fault.addr) else {
@@ -123,22 +120,18 @@ impl ClientPager {
             _ => DataReply::Unavailable,
         };
         match reply {
-            DataReply::Error(why) if !why.is_final() && self.may_read_again() => {
+            DataReply::Error(why)
+                if !why.is_final() && self.unreadable.on_failed(page, Instant::now()) =>
+            {
                 self.table.end_move(page);
                 Outcome::Deferred
             }
             DataReply::Error(why) => self.poison(page, Some(why)),
             reply => {
-                self.unreadable_since = None;
+                self.unreadable.forget(page);
                 self.place(page, reply, resident(state))
             }
         }
-    }
-
-    /// Returns true if reads have not failed for long: a device or a server may come back.
-    fn may_read_again(&mut self) -> bool {
-        let since = *self.unreadable_since.get_or_insert_with(Instant::now);
-        since.elapsed() < READ_PATIENCE
     }
 
     /// Puts contents in their place; the page is `then` from now on.
@@ -231,6 +224,7 @@ impl ClientPager {
                 tracing::error!("the page at {addr:#x} of the client is lost: {why}");
             }
             self.counters.lost_pages.add(1);
+            self.unreadable.forget(page);
             self.release(self.table.get(page));
             self.table.set(page, PageState::Lost);
         }

@@ -3,6 +3,7 @@
 use super::ClientParts;
 use super::discards::Discards;
 use super::saving::Saving;
+use super::unreadable::UnreadablePages;
 use crate::client_memory::ClientMemory;
 use crate::client_record::ClientRecord;
 use crate::counters::{Counters, RecordedCounters};
@@ -48,8 +49,7 @@ pub(super) struct ClientPager {
     pub zeros: WiredMemory,
     /// The huge page that the kernel has refused last, and when.
     pub refused_huge_page: Option<Instant>,
-    /// When the first of the reads failed that have failed since one succeeded.
-    pub unreadable_since: Option<Instant>,
+    pub unreadable: UnreadablePages,
     /// A warning is given once.
     pub has_warned: bool,
 }
@@ -80,7 +80,7 @@ impl ClientPager {
             record: parts.record,
             saving: None,
             refused_huge_page: None,
-            unreadable_since: None,
+            unreadable: UnreadablePages::default(),
             has_warned: false,
         })
     }
