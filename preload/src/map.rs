@@ -4,10 +4,11 @@
 //! lands on an arena by MAP_FIXED, the arena gives way.
 
 mod replacement;
+mod unmap;
 
 use crate::address_space::{AddressSpace, WORTH_ADOPTING, page_range};
 use crate::mlock::LockLimit;
-use crate::raw_syscall::{SignalsBlocked, SyscallResult, error, is_error, syscall3, syscall6};
+use crate::raw_syscall::{SignalsBlocked, SyscallResult, error, is_error, syscall6};
 use crate::vma_map::{AddrRange, Lookup, MappingAttrs};
 use crate::{address_space, mlock, paged_memory, process_pager, shared_memory};
 use replacement::refuse_replacement;
@@ -17,6 +18,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use wired::{HUGE_RANGE, PAGE};
 
 pub use replacement::{displace, map_foreign, move_into_place};
+pub use unmap::munmap;
 
 /// Asks for memory with rules of its own (grows downwards, huge pages): these stay the kernel's.
 const UNPAGED: c_int = libc::MAP_GROWSDOWN | libc::MAP_HUGETLB;
@@ -331,25 +333,6 @@ pub fn map_fixed(
 fn is_forbidden(answer: SyscallResult, prot: c_int) -> bool {
     let forbids = [error(libc::EACCES), error(libc::EPERM)].contains(&answer);
     forbids && prot & libc::PROT_EXEC != 0
-}
-
-/// `munmap`.
-pub fn munmap(addr: usize, len: usize) -> SyscallResult {
-    // SAFETY: the program asked for exactly this.
-    let through = || unsafe { syscall3(libc::SYS_munmap, addr, len, 0) };
-    let Some(gone) = page_range(addr, len)
-        .filter(|_| address_space::is_active() && addr.is_multiple_of(PAGE) && len > 0)
-    else {
-        return through();
-    };
-    let mut space = address_space::lock();
-    space.shared.remove(&gone);
-    if !space.map.touches(&gone) {
-        // Not under the lock: the kernel waits until a userfaultfd's reader has read of it.
-        drop(space);
-        return through();
-    }
-    space.release_all(&gone)
 }
 
 /// `mprotect` and `pkey_mprotect` (`key` other than -1).

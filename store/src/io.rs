@@ -77,14 +77,14 @@ pub(crate) fn on_file(
 ) -> Result<Box<dyn IoBackend>, Errno> {
     match Uring::new(fd, ops) {
         Ok(ring) => Ok(Box::new(FaultInjection::new(
-            BeyondLimit::new(ring, fd)?,
+            BeyondLimit::new(ring, fd),
             plan,
         ))),
         // Forbidden by a filter, a sysctl or a limit, not compiled in, or without a descriptor or memory for it.
         Err(
             Errno::PERM | Errno::NOSYS | Errno::ACCESS | Errno::MFILE | Errno::NFILE | Errno::NOMEM,
         ) => {
-            let plain = BeyondLimit::new(Psync::new(fd), fd)?;
+            let plain = BeyondLimit::new(Psync::new(fd), fd);
             Ok(Box::new(FaultInjection::new(plain, plan)))
         }
         Err(errno) => Err(errno),

@@ -225,7 +225,7 @@ impl Tenant {
     /// When a lower `contract` is in force, `latest` at the latest: one that is set again keeps its time.
     pub fn lowered_from(&self, contract: Contract, latest: Duration) -> Duration {
         let pending = self.later.filter(|(later, _)| *later == contract);
-        pending.map_or(latest, |(_, from)| from)
+        pending.map_or(latest, |(_, from)| from.min(latest))
     }
 
     /// How many of `most` frames can be demanded now, and by when: at `now` + `deadline`, or later

@@ -102,8 +102,6 @@ impl Saving {
             .origin
             .as_ref()
             .map_or_else(|| pager.table.end(), |it| it.len());
-        let file = DifferentialFile::create(&request.path, len, &pager.record)
-            .map_err(|errno| fail(&request.path.display().to_string(), errno))?;
         let buffer = WiredMemory::private(PAGE).map_err(|errno| fail("a buffer", errno))?;
         let pagemap = pager.memory.pagemap();
         let pagemap = pagemap.map_err(|errno| fail("the client's page table", errno))?;
@@ -111,6 +109,8 @@ impl Saving {
         let mapped = mapped_pages(pager, pagemap.as_ref());
         let mapped = mapped.map_err(|errno| fail("the client's page table", errno))?;
         let pending = pending_pages(pager, &mapped)?;
+        let file = DifferentialFile::create(&request.path, len, &pager.record)
+            .map_err(|errno| fail(&request.path.display().to_string(), errno))?;
         protect_all(pager).inspect_err(|_| pager.unprotect())?;
         let saving = Saving {
             file,

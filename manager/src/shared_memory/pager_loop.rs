@@ -233,7 +233,6 @@ impl PagerLoop {
                 respond,
             } => respond(self.change(slot, change)),
             Request::End { slot } => {
-                self.give_up_children(Some(slot));
                 if self.leave(slot) {
                     self.drop_ended();
                 }
@@ -371,10 +370,10 @@ impl PagerLoop {
         ledger.stats(child).is_some()
     }
 
-    /// Gives up children that do not come any more; one has ended in the slot.
-    fn give_up_children(&mut self, ended: Option<SlotIndex>) {
+    /// Gives up children that do not come any more.
+    fn give_up_children(&mut self) {
         let pending = &self.pager.mapped.pending;
-        for child in pending.given_up(ended, |child| self.has_domain(child)) {
+        for child in pending.given_up(|child| self.has_domain(child)) {
             let ended = self.pager.mapped.give_up_child(child);
             self.pager.end_objects(ended);
         }
@@ -388,6 +387,6 @@ impl PagerLoop {
             .filter(|(_, it)| it.has_left && (it.mappings.is_empty() || !it.uffd.is_owner_alive()));
         let ended: Vec<_> = ended.map(|(id, _)| id).collect();
         ended.into_iter().for_each(|id| self.pager.drop_client(id));
-        self.give_up_children(None);
+        self.give_up_children();
     }
 }

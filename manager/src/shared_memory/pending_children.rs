@@ -1,7 +1,6 @@
 //! Children of forks under way: what each inherits, as its parent mapped it before the kernel made the child. The parent may
 //! end before the child joins the tree; the objects live on for the child.
 
-use super::clients::SlotIndex;
 use super::mappings::{Mappings, ObjectId};
 use frames::DomainId;
 use std::collections::BTreeMap;
@@ -26,14 +25,9 @@ impl PendingChildren {
         self.0.values().any(|inherited| inherited.has(object))
     }
 
-    /// The children that are not to come any more: that in a slot whose process has ended, and those that have no domain.
-    pub fn given_up(
-        &self,
-        ended: Option<SlotIndex>,
-        has_domain: impl Fn(DomainId) -> bool,
-    ) -> Vec<DomainId> {
-        let is_given_up =
-            |child: &DomainId| ended == Some(child.slot() as SlotIndex) || !has_domain(*child);
-        self.0.keys().copied().filter(is_given_up).collect()
+    /// The children that do not come any more: they have no domain.
+    pub fn given_up(&self, has_domain: impl Fn(DomainId) -> bool) -> Vec<DomainId> {
+        let children = self.0.keys().copied();
+        children.filter(|child| !has_domain(*child)).collect()
     }
 }

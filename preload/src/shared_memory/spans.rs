@@ -56,7 +56,14 @@ pub fn holes(
     let middle = span.start + (span.len() / PAGE / 2) * PAGE;
     let halves = [span.start..middle, middle..span.end];
     let found = halves.iter().map(|half| holes(half, is_mapped, is_free));
-    found.flatten().collect()
+    let mut joined: Vec<AddrRange> = Vec::new();
+    for hole in found.flatten() {
+        match joined.last_mut().filter(|last| last.end == hole.start) {
+            Some(last) => last.end = hole.end,
+            None => joined.push(hole),
+        }
+    }
+    joined
 }
 
 fn overlap(one: &AddrRange, other: &AddrRange) -> bool {

@@ -6,7 +6,7 @@ use super::{IoBackend, IoVec, MAX_OPS};
 use rustix::fd::{AsRawFd, BorrowedFd, RawFd};
 use rustix::fs::fstat;
 use rustix::io::Errno;
-use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 use wired::PAGE;
 
 /// A write in flight.
@@ -28,9 +28,8 @@ impl Write {
 /// A backend on the swap file.
 pub(crate) struct BeyondLimit<B> {
     backend: B,
-    /// The file's descriptor, as long as it has this device and inode.
+    /// The file's descriptor, which the store keeps open.
     file: RawFd,
-    identity: (u64, u64),
     writes: [Write; MAX_OPS],
 }
 
@@ -38,20 +37,20 @@ pub(crate) struct BeyondLimit<B> {
 unsafe impl<B: Send> Send for BeyondLimit<B> {}
 
 impl<B> BeyondLimit<B> {
-    pub fn new(backend: B, file: BorrowedFd<'_>) -> Result<Self, Errno> {
-        let stat = fstat(file)?;
-        Ok(Self {
+    pub fn new(backend: B, file: BorrowedFd<'_>) -> Self {
+        Self {
             backend,
             file: file.as_raw_fd(),
-            identity: (stat.st_dev, stat.st_ino),
             writes: [Write::NONE; MAX_OPS],
-        })
+        }
     }
 
     /// The result of an operation that has completed with `result`.
     fn complete(&mut self, op: usize, result: i32) -> i32 {
         let write = std::mem::replace(&mut self.writes[op], Write::NONE);
-        if result != -Errno::FBIG.raw_os_error() || write.count == 0 {
+        // What crosses the limit is cut short, to a length that O_DIRECT refuses.
+        let is_limit = [Errno::FBIG, Errno::INVAL].map(|it| -it.raw_os_error());
+        if !is_limit.contains(&result) || write.count == 0 {
             return result;
         }
         // SAFETY: the caller of `begin` keeps the pieces until it has the result.
@@ -64,12 +63,10 @@ impl<B> BeyondLimit<B> {
 
     /// Writes to a part of the file that it has already.
     fn write_mapped(&self, pieces: &[IoVec], offset: u64) -> Result<usize, Errno> {
-        // SAFETY: only asked what it is, and mapped if it is the swap file.
+        // SAFETY: the store keeps it open.
         let file = unsafe { BorrowedFd::borrow_raw(self.file) };
-        let stat = fstat(file)?;
         let bytes: usize = pieces.iter().map(|piece| piece.len).sum();
-        let is_same = (stat.st_dev, stat.st_ino) == self.identity;
-        if !is_same || offset + bytes as u64 > stat.st_size as u64 {
+        if offset + bytes as u64 > fstat(file)?.st_size as u64 {
             return Err(Errno::FBIG);
         }
         let skipped = offset as usize % PAGE;
@@ -78,15 +75,23 @@ impl<B> BeyondLimit<B> {
         let start = offset - skipped as u64;
         // SAFETY: a new mapping, where the kernel chooses.
         let mapped = unsafe { mmap(std::ptr::null_mut(), len, access, flags, file, start)? };
+        // Of these pages alone: others that came in beside them might be written back over what another process writes. An
+        // access that the file system cannot serve would be a SIGBUS; this is an error.
+        let advices = [Advice::Random, Advice::LinuxPopulateWrite];
+        let mut advised = advices.into_iter().map(|advice| {
+            // SAFETY: the mapping above, whose contents stay.
+            unsafe { madvise(mapped, len, advice) }
+        });
+        let is_there = advised.try_for_each(|advised| advised);
         let mut to = mapped.cast::<u8>().wrapping_add(skipped);
-        for piece in pieces {
-            // SAFETY: the caller of `begin` keeps the memory; the mapping is as long as all pieces, and of allocated bloks.
+        for piece in pieces.iter().filter(|_| is_there.is_ok()) {
+            // SAFETY: the caller of `begin` keeps the memory; the mapping is there, and as long as all pieces.
             unsafe { std::ptr::copy_nonoverlapping(piece.start, to, piece.len) };
             to = to.wrapping_add(piece.len);
         }
         // SAFETY: the mapping above.
         unsafe { munmap(mapped, len)? };
-        Ok(bytes)
+        is_there.map(|()| bytes)
     }
 }
 

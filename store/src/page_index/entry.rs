@@ -88,6 +88,10 @@ impl PageEntry {
         let mut backoff = Backoff::default();
         loop {
             let word = self.word();
+            if !word.is_page() {
+                // The other one was killed, and its hold released: this process ends, too.
+                return;
+            }
             if word.is_locked() {
                 backoff.wait();
                 continue;
