@@ -94,7 +94,7 @@ fn show(all: &[TenantInfo]) {
     for one in all {
         let size = |frames: u32| Bytes(u64::from(frames) * PAGE as u64);
         println!(
-            "{} {} (process {}, user {})\n  contract  {}\n  frames    {} owned, {} used, {} resident beside the pagers' own\n  \
+            "{} {} (process {}, user {})\n  contract  {}\n  frames    {} owned, {} used, {} resident beyond 8 MiB for each process\n  \
              disk      {:.3} s charged, {:.3} s of it waiting for its requests; {} transactions, {}",
             one.tenant,
             one.name,

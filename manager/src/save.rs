@@ -100,7 +100,7 @@ pub enum FinishError {
         .0.display()
     )]
     Holes(PathBuf),
-    /// Another file.
+    /// A file of that name is there.
     #[error("{}: something of that name is there, and is not overwritten; choose another name, or remove it", .0.display())]
     Taken(PathBuf),
 }
@@ -215,7 +215,7 @@ impl DifferentialFile {
         let (from, to) = (&self.part, &self.path);
         match renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
             Err(Errno::EXIST) => Err(taken()),
-            // A file system that cannot tell.
+            // The file system does not know RENAME_NOREPLACE.
             Err(Errno::INVAL | Errno::NOSYS) if to.symlink_metadata().is_ok() => Err(taken()),
             Err(Errno::INVAL | Errno::NOSYS) => Ok(rustix::fs::rename(from, to)?),
             named => Ok(named?),

@@ -77,12 +77,12 @@ impl Pager {
                 if is_whole {
                     stretch.set_closing();
                 }
-                let passes_over = match table.unit_pages(unit) == pages {
+                let needs_no_words = match table.unit_pages(unit) == pages {
                     _ if is_whole => !table.touched(unit),
-                    true => Self::behind_gate(table, unit, || table.give_up_untouched(unit)),
-                    false => table.is_given_up(unit),
+                    true => Self::behind_gate(table, unit, || table.surrender_untouched(unit)),
+                    false => table.is_surrendered(unit),
                 };
-                if !passes_over {
+                if !needs_no_words {
                     self.give_up_unit(stretch, unit, pages, Afterwards::Foreign);
                 }
             });
@@ -110,17 +110,17 @@ impl Pager {
         self.mm.for_each_unit(range, &mut |stretch, unit, pages| {
             let table = stretch.table();
             let is_whole = table.unit_pages(unit) == pages;
-            let take_back = || {
-                if is_whole && table.take_back(unit) {
+            let reclaim = || {
+                if is_whole && table.reclaim_unit(unit) {
                     table.reclaimed(pages.len());
                     return Ok(());
                 }
-                table.spell_out(unit)?;
+                table.write_foreign_words(unit)?;
                 let back = pages.clone().filter(|index| table.word(*index).reclaim());
                 table.reclaimed(back.count());
                 Ok(())
             };
-            while let Err(busy) = Self::behind_gate(table, unit, take_back) {
+            while let Err(busy) = Self::behind_gate(table, unit, reclaim) {
                 table.word(busy).wait_settled();
             }
         });

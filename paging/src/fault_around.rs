@@ -283,7 +283,7 @@ impl Activation<'_> {
                 self.return_frame(Frame(page.frame));
                 table.word(page.index).abort_fill(page.seen);
                 if page.index == self.index {
-                    outcome = self.cannot_map(&failure);
+                    outcome = self.outcome_of(&failure);
                 }
                 at += 1;
             } else if mapped.again {
@@ -326,7 +326,7 @@ impl Activation<'_> {
 
     /// What becomes of a fault whose page cannot be mapped. Memory that is not registered now is the kernel's, or is being
     /// mapped anew: the thread faults again there, and no page has failed.
-    pub(crate) fn cannot_map(&self, error: &MapError) -> FillOutcome {
+    pub(crate) fn outcome_of(&self, error: &MapError) -> FillOutcome {
         let errno = match error {
             MapError::Gone => return self.leave_to_kernel(),
             MapError::NoMemory => 12,

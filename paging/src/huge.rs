@@ -303,7 +303,7 @@ impl Activation<'_> {
                     self.return_frame(*frame);
                     table.word(index).abort_fill(*seen);
                     if index == self.index {
-                        outcome = self.cannot_map(&failure);
+                        outcome = self.outcome_of(&failure);
                     }
                 }
             }

@@ -321,7 +321,7 @@ impl Activation<'_> {
                     table.gate(unit).leave();
                     self.return_frame(frame);
                     self.word().abort_fill(seen);
-                    return self.cannot_map(&error);
+                    return self.outcome_of(&error);
                 }
             }
             self.pager.standby.places.set_home(frame.0, addr);
@@ -344,7 +344,7 @@ impl Activation<'_> {
         len: usize,
     ) -> Result<(), MapError> {
         let table = self.stretch.table();
-        if table.is_given_up(table.unit_of(self.index)) {
+        if table.is_surrendered(table.unit_of(self.index)) {
             return Err(MapError::Gone);
         }
         let (mm, zeros) = (&self.pager.mm, &self.pager.faults.zeros);

@@ -29,7 +29,7 @@ const QUEUED: u32 = 1 << 30;
 const FOREIGN: u32 = 1 << 29;
 /// Set while every page of the unit is foreign although its words are empty: it was never touched, and a word for each page of
 /// a huge reservation is not written. It changes while the unit's gate is closed.
-const GIVEN_UP: u32 = 1 << 28;
+const SURRENDERED: u32 = 1 << 28;
 /// Where in the unit the last eviction of a part of it ended: a page, in these bits.
 const HAND: u32 = (HUGE_RANGE_PAGES as u32 - 1) << HAND_SHIFT;
 const HAND_SHIFT: u32 = 16;
@@ -136,31 +136,31 @@ impl PageTable {
     }
 
     /// Records that a page of the unit is in use. Returns true if the caller must put the unit
-    /// in a replacement queue; not where the unit is given up.
+    /// in a replacement queue; not where the unit is surrendered whole.
     pub(crate) fn touch(&self, unit: usize) -> bool {
         let meta = &self.unit(unit).meta;
         let seen = meta.load(Ordering::Acquire);
-        if seen & (TOUCHED | QUEUED) == TOUCHED | QUEUED || seen & GIVEN_UP != 0 {
+        if seen & (TOUCHED | QUEUED) == TOUCHED | QUEUED || seen & SURRENDERED != 0 {
             return false;
         }
         meta.fetch_or(TOUCHED | QUEUED, Ordering::AcqRel) & QUEUED == 0
     }
 
-    /// Records that a page of the unit is in use, though none is resident; not where the unit is given up.
+    /// Records that a page of the unit is in use, though none is resident; not where the unit is surrendered whole.
     pub(crate) fn touch_only(&self, unit: usize) {
-        if !self.is_given_up(unit) {
+        if !self.is_surrendered(unit) {
             self.unit(unit).meta.fetch_or(TOUCHED, Ordering::AcqRel);
         }
     }
 
     /// Makes all pages of a unit foreign that was never touched; with its gate closed. Returns false if it was.
-    pub(crate) fn give_up_untouched(&self, unit: usize) -> bool {
+    pub(crate) fn surrender_untouched(&self, unit: usize) -> bool {
         let meta = &self.unit(unit).meta;
         match meta.load(Ordering::Acquire) {
-            seen if seen & GIVEN_UP != 0 => true,
+            seen if seen & SURRENDERED != 0 => true,
             seen if seen & TOUCHED != 0 => false,
             _ => {
-                meta.fetch_or(GIVEN_UP | FOREIGN, Ordering::AcqRel);
+                meta.fetch_or(SURRENDERED | FOREIGN, Ordering::AcqRel);
                 let pages = self.unit_pages(unit).len();
                 self.foreign.fetch_add(pages, Ordering::AcqRel);
                 true
@@ -168,17 +168,17 @@ impl PageTable {
         }
     }
 
-    /// Returns true if all pages of the unit are foreign, by [`PageTable::give_up_untouched`].
-    pub(crate) fn is_given_up(&self, unit: usize) -> bool {
-        self.unit(unit).meta.load(Ordering::Acquire) & GIVEN_UP != 0
+    /// Returns true if all pages of the unit are foreign, by [`PageTable::surrender_untouched`].
+    pub(crate) fn is_surrendered(&self, unit: usize) -> bool {
+        self.unit(unit).meta.load(Ordering::Acquire) & SURRENDERED != 0
     }
 
-    /// Writes the words of a unit that is given up: its pages are foreign each for itself; with its gate closed.
+    /// Writes the words of a unit that is surrendered whole: each page is foreign for itself. With the gate closed.
     ///
     /// # Errors
     /// A page that a fault is about to leave to the kernel: the caller waits for that, and tries again.
-    pub(crate) fn spell_out(&self, unit: usize) -> Result<(), usize> {
-        if !self.is_given_up(unit) {
+    pub(crate) fn write_foreign_words(&self, unit: usize) -> Result<(), usize> {
+        if !self.is_surrendered(unit) {
             return Ok(());
         }
         for index in self.unit_pages(unit) {
@@ -187,20 +187,20 @@ impl PageTable {
         }
         let meta = &self.unit(unit).meta;
         meta.fetch_or(TOUCHED, Ordering::AcqRel);
-        meta.fetch_and(!GIVEN_UP, Ordering::AcqRel);
+        meta.fetch_and(!SURRENDERED, Ordering::AcqRel);
         Ok(())
     }
 
-    /// Takes a unit back that is given up: its pages are empty; with its gate closed. Returns false if it is not given up.
-    pub(crate) fn take_back(&self, unit: usize) -> bool {
+    /// Makes the pages of a unit empty that is surrendered whole. With the gate closed. Returns false if it is not.
+    pub(crate) fn reclaim_unit(&self, unit: usize) -> bool {
         let meta = &self.unit(unit).meta;
-        meta.fetch_and(!GIVEN_UP, Ordering::AcqRel) & GIVEN_UP != 0
+        meta.fetch_and(!SURRENDERED, Ordering::AcqRel) & SURRENDERED != 0
     }
 
-    /// Returns true if any page of the unit was ever in use. In one that is given up none is: what is mapped there is
+    /// Returns true if any page of the unit was ever in use. In one that is surrendered whole none is: what is mapped there is
     /// another's.
     pub(crate) fn touched(&self, unit: usize) -> bool {
-        self.unit(unit).meta.load(Ordering::Acquire) & (TOUCHED | GIVEN_UP) == TOUCHED
+        self.unit(unit).meta.load(Ordering::Acquire) & (TOUCHED | SURRENDERED) == TOUCHED
     }
 
     /// Pages of the unit became resident.
@@ -294,7 +294,7 @@ impl PageTable {
                 if self.unit(unit).meta.load(Ordering::Acquire) & FOREIGN == 0 {
                     continue;
                 }
-                if self.is_given_up(unit) {
+                if self.is_surrendered(unit) {
                     let pages = self.unit_pages(unit);
                     if start < pages.start {
                         each(start..pages.start)?;

@@ -41,7 +41,7 @@ struct ForkState {
     locks: ForkLocks,
     /// The call is this library's, and waits for the child.
     call_waits: bool,
-    /// Outlives the locks, which disable cancellation, too: the one that did so first restores the state.
+    /// Outlives the locks, whose guards disable cancellation, too: the first guard restores the state.
     _uncancelled: CancellationDisabled,
     _turn: Guard<'static, ()>,
     _signals: SignalsBlocked,

@@ -63,7 +63,7 @@ pub enum StoreError {
     Full,
     /// The index has no free entry, even if a tier has room.
     #[error(
-        "the store's page index is full: give it more room (--store; --swap under a daemon), which has more entries"
+        "the store's page index is full: a larger store has more entries (--store; --swap under a daemon)"
     )]
     IndexFull,
     /// Too many pages in flight for a channel. Nothing was submitted.

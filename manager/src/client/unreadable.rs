@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 /// How long the reads of a page may fail before it counts as lost.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Pages that are waited for at a time. Faults allocate nothing.
+/// Pages whose time is kept at once; others wait until a place is free. Faults allocate nothing.
 const MOST: usize = 16;
 
 /// The pages, and when a read of each failed first.
@@ -22,10 +22,9 @@ impl UnreadablePages {
         // A page that was discarded meanwhile is not read again.
         let mut places = self.0.iter_mut();
         let free = places.find(|it| it.is_none_or(|(_, since)| is_over(since)));
-        free.is_some_and(|place| {
-            *place = Some((page, now));
-            true
-        })
+        free.into_iter()
+            .for_each(|place| *place = Some((page, now)));
+        true
     }
 
     /// A page has been read, or counts as lost.
@@ -56,11 +55,14 @@ mod tests {
     }
 
     #[test]
-    fn no_more_pages_are_waited_for_than_have_a_place() {
+    fn more_pages_than_have_a_place_wait_for_one() {
         let begin = Instant::now();
         let mut pages = UnreadablePages::default();
-        assert!((0..MOST).all(|page| pages.on_failed(page, begin)));
-        assert!(!pages.on_failed(MOST, begin));
+        assert!((0..=MOST).all(|page| pages.on_failed(page, begin)));
+        pages.forget(0);
+        assert!(pages.on_failed(MOST, begin + PATIENCE / 2));
+        assert!(!pages.on_failed(1, begin + PATIENCE));
         assert!(pages.on_failed(MOST, begin + PATIENCE));
+        assert!(!pages.on_failed(MOST, begin + PATIENCE * 2));
     }
 }

@@ -27,7 +27,7 @@ pub(super) fn find_allocated<'p>(
     let table = stretch.table();
     let index = table.index(addr);
     let untouched = table.word(index).load().state() == State::Empty
-        && !table.is_given_up(table.unit_of(index));
+        && !table.is_surrendered(table.unit_of(index));
     if untouched && !pager.hooks.allocated(addr) {
         pager.log.add(Counter::UnallocatedFaults, 1);
         refuse_access(pager, addr);

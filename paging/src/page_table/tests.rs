@@ -63,7 +63,7 @@ fn what_was_surrendered_is_in_no_run_of_the_stretchs_own() {
 }
 
 #[test]
-fn a_unit_that_was_never_touched_is_given_up_and_taken_back() {
+fn a_unit_that_was_never_touched_is_surrendered_and_taken_back() {
     const UNIT: usize = 64;
     let table = PageTable::new(2 * UNIT * PAGE, 3 * UNIT, UNIT).unwrap();
     let own = || {
@@ -75,19 +75,19 @@ fn a_unit_that_was_never_touched_is_given_up_and_taken_back() {
         seen.map(|()| runs)
     };
     let pages = UNIT;
-    assert!(table.give_up_untouched(1));
-    assert!(table.give_up_untouched(1), "once more");
+    assert!(table.surrender_untouched(1));
+    assert!(table.surrender_untouched(1), "once more");
     assert_eq!(own(), Ok(vec![0..pages, 2 * pages..3 * pages]));
     table.touch_only(1);
     assert!(!table.touched(1));
-    assert_eq!(table.spell_out(1), Ok(()));
+    assert_eq!(table.write_foreign_words(1), Ok(()));
     assert_eq!(own(), Ok(vec![0..pages, 2 * pages..3 * pages]));
     assert_eq!(table.word(pages).load().state(), State::Foreign);
-    assert!(!table.take_back(1));
+    assert!(!table.reclaim_unit(1));
     table.touch_only(0);
-    assert!(!table.give_up_untouched(0));
-    assert!(table.give_up_untouched(2));
-    assert!(table.take_back(2));
+    assert!(!table.surrender_untouched(0));
+    assert!(table.surrender_untouched(2));
+    assert!(table.reclaim_unit(2));
     table.reclaimed(pages);
     assert_eq!(own(), Ok(vec![0..pages, 2 * pages..3 * pages]));
 }

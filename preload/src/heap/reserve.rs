@@ -1,19 +1,19 @@
-//! Memory of the heaps where the kernel maps no more: the table of the program's mappings grows when the program has used up all
-//! that it may have (vm.max_map_count), and goes on.
+//! Memory of the heaps where the kernel maps no more: a program that has used up its mappings (vm.max_map_count) still changes its
+//! memory, and the table of its mappings grows.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use wired::WiredMemory;
 
-/// Bytes of it.
+/// Bytes of the reserve: the table of some hundred thousand mappings.
 const RESERVED: usize = 16 << 20;
 
-/// The reserve.
+/// Memory that is cut off in order, and never given back.
 pub struct HeapReserve {
     start: AtomicUsize,
     used: AtomicUsize,
 }
 
-/// The process's.
+/// The one reserve of this process.
 pub static RESERVE: HeapReserve = HeapReserve {
     start: AtomicUsize::new(0),
     used: AtomicUsize::new(0),

@@ -1,6 +1,6 @@
 //! Writes beyond a limit on the size of files (`ulimit -f`). The limit is the program's, and its pager has it, too: the kernel
 //! refuses to write to the swap file beyond it, although the file does not grow by that. A mapping of the file has no such
-//! limit, so what is refused goes by one: through the page cache, which later reads and writes by O_DIRECT follow.
+//! limit: a refused write goes through one, and so through the page cache, which later reads and writes by O_DIRECT follow.
 
 use super::{IoBackend, IoVec, MAX_OPS};
 use rustix::fd::{AsRawFd, BorrowedFd, RawFd};
