@@ -59,8 +59,9 @@ fn main() {
         });
         let mut guest = service.guest("memfd", pages * PAGE);
         let counters = service.counters(1);
-        // Once without counting: queues reach their working size.
+        // Once without counting: queues reach their working size, and the first page that is written opens the disk.
         assert_eq!(guest.wrong("storm 4 200"), 0);
+        assert_eq!(guest.run(&format!("write 0 {pages} 2")), "written");
         let before = counters.evicted_pages.get();
         let command = format!("write 0 {pages} 3");
         guest.begin(&command);
