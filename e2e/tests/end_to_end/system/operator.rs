@@ -37,7 +37,7 @@ fn set(disks: &Arc<Disks>, _: Size) -> Verdict {
     })?;
     let shown = daemon.contract(&["show"])?.unwrap_or_default();
     ensure(
-        shown.contains("8MiB+16MiB") && shown.contains("by the kernel's count"),
+        shown.contains("8MiB+16MiB") && shown.contains("resident beyond 8 MiB"),
         || format!("shown is {shown}"),
     )?;
     // Less: optimistic frames at once, guaranteed frames after the notice.
