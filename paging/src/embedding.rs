@@ -24,7 +24,7 @@ use frames::DomainFrames;
 use rustix::fd::BorrowedFd;
 use std::cell::UnsafeCell;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use store::{HolderId, SharedStore};
 use translation::{Capabilities, Userfault};
 use wired::{DiscardRequest, Guard, Mailbox, PAGE, futex};
@@ -69,8 +69,6 @@ pub struct ProcessPager {
     words: UnsafeCell<SharedWords>,
     mail: Mailbox<PagerCommand>,
     next_id: AtomicU32,
-    /// Set when a stretch has surrendered its last page.
-    abandoned: AtomicBool,
     /// Not zero once the evictor's thread serves commands.
     running: AtomicU32,
 }
@@ -102,7 +100,6 @@ impl ProcessPager {
             words: UnsafeCell::new(config.words),
             mail: Mailbox::new(),
             next_id: AtomicU32::new(1),
-            abandoned: AtomicBool::new(false),
             running: AtomicU32::new(0),
         })))
     }
@@ -152,7 +149,7 @@ impl ProcessPager {
                 self.inside(|pager| {
                     match change {
                         Change::Discard => pager.discard(range),
-                        Change::Surrender => self.surrender_inside(pager, range),
+                        Change::Surrender => pager.surrender(range),
                         Change::Reclaim => pager.reclaim_foreign(range),
                         Change::Nail => return u32::from(!pager.nail(range)),
                         Change::Unnail => pager.unnail(range),
@@ -218,20 +215,7 @@ impl ProcessPager {
     /// Surrenders `range`, before a mapping that is not the pager's replaces it.
     pub fn surrender(&self, range: Range<usize>) {
         self.change(Change::Surrender, &range);
-        if self.abandoned.swap(false, Ordering::AcqRel) {
-            self.forget_abandoned(range);
-        }
-    }
-
-    fn surrender_inside(&self, pager: &Pager, range: Range<usize>) {
-        pager.surrender(range.clone());
-        let mut abandoned = false;
-        pager.mm.for_each_stretch(range, &mut |stretch| {
-            abandoned |= stretch.is_abandoned();
-        });
-        if abandoned {
-            self.abandoned.store(true, Ordering::Release);
-        }
+        self.forget_abandoned(range);
     }
 
     /// Changes pages; returns false if one could not be changed. If the caller's stack is

@@ -19,7 +19,7 @@ impl UnreadablePages {
         if let Some((_, since)) = self.0.iter().flatten().find(|(it, _)| *it == page) {
             return !is_over(*since);
         }
-        // A page that was discarded meanwhile is not read again.
+        // A page that was discarded meanwhile keeps its place until its time is over.
         let mut places = self.0.iter_mut();
         let free = places.find(|it| it.is_none_or(|(_, since)| is_over(since)));
         free.into_iter()
