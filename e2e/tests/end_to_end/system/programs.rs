@@ -161,9 +161,13 @@ fn no_descriptors(disks: &Arc<Disks>, _: Size) -> Verdict {
     daemon.through(&[OsStr::new("prlimit"), OsStr::new("--nofile=64:64")]);
     daemon.again()?;
     let sandbox = Sandbox::new("none")?;
-    let launch = Launch::new(&sandbox, "/bin/sleep").args(["100"]);
+    let script = "import sys, time; print('up', file=sys.stderr, flush=True); time.sleep(100)";
+    let launch = Launch::new(&sandbox, "/usr/bin/python3").args(["-c", script]);
     let mut running = launch.spawn(&Under::Contract(daemon.terms(8, 32)))?;
-    daemon.says("has frames", 1)?;
+    // A tenant that is admitted, but still to show its ledger, may be refused for want of a descriptor.
+    wait_until("the program is up", || {
+        Ok(running.stderr().contains("up\n"))
+    })?;
     let connect = || -> Result<_, Errno> {
         let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
         let socket = rustix::net::socket(family, kind, None)?;
