@@ -209,14 +209,14 @@ impl TenantCgroup {
         Ok(all.into_iter().collect())
     }
 
-    /// About how many bytes of anonymous memory are resident, by the kernel's count, less `own` for the pager of
-    /// each process: half of the sum, as if each second process were a pager process, which shares its program's
+    /// About how many bytes of anonymous memory are resident, by the kernel's count, beyond `own` bytes of each process
+    /// for its pager: half of the sum, as if each second process were a pager process, which shares its program's
     /// memory. Pages that are shared after a fork count in each process. It does not block.
     pub fn resident_estimate(&self, own: u64) -> u64 {
         let processes = self.processes();
         let bytes = |pid: &Pid| procfs::anonymous(*pid).ok().flatten().unwrap_or(0);
-        let sum = processes.iter().map(bytes).sum::<u64>();
-        sum.saturating_sub(own * processes.len() as u64) / 2
+        let beyond = |pid| bytes(pid).saturating_sub(own);
+        processes.iter().map(beyond).sum::<u64>() / 2
     }
 
     /// The same with each address space counted once; an error where /proc cannot be read. It waits for a process that
@@ -232,19 +232,18 @@ impl TenantCgroup {
         })
     }
 
-    /// A program and its pager process share one address space, which counts once.
+    /// A program and its pager process share one address space, which counts once. What one address space leaves of
+    /// its `own` bytes is no other's.
     fn resident_by(
         &self,
         own: u64,
         bytes: impl Fn(Pid) -> io::Result<Option<u64>>,
     ) -> io::Result<u64> {
         let spaces = AddressSpaces::of(&self.try_processes()?);
-        let own = own * spaces.len() as u64;
-        let sum = |pids: &[Pid]| -> io::Result<u64> {
-            pids.iter().map(|pid| Ok(bytes(*pid)?.unwrap_or(0))).sum()
-        };
+        let beyond = |pid: &Pid| Ok(bytes(*pid)?.unwrap_or(0).saturating_sub(own));
+        let sum = |pids: &[Pid]| pids.iter().map(beyond).sum::<io::Result<u64>>();
         // Of processes that cannot be compared at most each second one is a pager process.
-        Ok((sum(&spaces.distinct)? + sum(&spaces.unknown)? / 2).saturating_sub(own))
+        Ok(sum(&spaces.distinct)? + sum(&spaces.unknown)? / 2)
     }
 
     /// Kills all of it and waits until its anonymous memory is free, however long the kernel keeps a process: a warning

@@ -32,12 +32,6 @@ impl AddressSpaces {
         }
         all
     }
-
-    /// How many there are, at most.
-    #[allow(clippy::len_without_is_empty)]
-    pub fn len(&self) -> usize {
-        self.distinct.len() + self.unknown.len()
-    }
 }
 
 /// Returns true if two processes share an address space. False, too, where the kernel does not allow the question.

@@ -64,6 +64,16 @@ fn a_tenant_dies_with_all_that_it_started() {
             && group.resident(0).unwrap() > 0
             && group.resident_exactly(0).unwrap() > 0
     );
+    // Each has some 100 KiB once it executes its program. What the others leave of their allowance is not one's.
+    let own = |pid: &Pid| procfs::anonymous(*pid).unwrap().unwrap();
+    let exceeds = || {
+        let most = there.iter().map(own).max().unwrap();
+        (1024..=4 * 1024).contains(&group.resident(most - 1024).unwrap())
+    };
+    while !exceeds() && begin.elapsed() < Duration::from_secs(10) {
+        std::thread::sleep(LOOK);
+    }
+    assert!(exceeds());
     std::thread::scope(|scope| {
         scope.spawn(|| child.wait());
         assert!(group.kill_and_await_exit(Duration::from_secs(5)) >= 4);
