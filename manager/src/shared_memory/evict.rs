@@ -183,7 +183,7 @@ impl SharedPager {
     /// The store has a page, or does not take it.
     pub fn on_written(&mut self, slot: SlotNumber, stored: Result<PageHandle, StoreError>) {
         let (id, page) = self.slots.page(slot);
-        let contents = Contents::At(self.slots.contents(slot));
+        let contents = self.slots.contents(slot);
         let is_staged = self.slots.complete(slot, stored.is_ok());
         let object = self.mapped.objects.get_mut(&id).filter(|_| is_staged);
         match (stored, object) {
@@ -262,15 +262,13 @@ impl SharedPager {
     }
 
     /// A page that the store does not take keeps its frame.
-    fn put_back(&mut self, id: ObjectId, page: usize, contents: Contents) {
+    fn put_back(&mut self, id: ObjectId, page: usize, from: *const u8) {
+        let contents = Contents::At(from);
         let mut placed = self.place(id, page, contents, None);
         while placed == Placed::Later {
             // An event is unread: nothing else may use the slot meanwhile.
-            let users = self
-                .mapped
-                .objects
-                .get(&id)
-                .map(|object| object.users.clone());
+            let object = self.mapped.objects.get(&id);
+            let users = object.map(|object| object.users.clone());
             users
                 .into_iter()
                 .flatten()
@@ -279,13 +277,18 @@ impl SharedPager {
             std::thread::sleep(PUT_BACK_PAUSE);
             placed = self.place(id, page, contents, None);
         }
-        // No process maps it; it may be mapped again.
-        if placed == Placed::Nowhere && self.mapped.objects.contains_key(&id) {
-            tracing::error!(
-                "a page of shared memory is lost: the store is full, and no process maps it"
-            );
-            self.set_state(id, page, PageState::Lost);
-            self.frames.put(1);
+        // No process maps it: a child inherits it, or it is mapped again.
+        let object = self.mapped.objects.get(&id);
+        match object.filter(|_| placed == Placed::Nowhere) {
+            Some(object) if object.write(page, from).is_ok() => self.set_resident(id, page),
+            Some(_) => {
+                tracing::error!(
+                    "a page of shared memory is lost: the store is full, and no process maps it"
+                );
+                self.set_state(id, page, PageState::Lost);
+                self.frames.put(1);
+            }
+            None => {}
         }
     }
 

@@ -2,7 +2,7 @@
 
 use super::clients::ClientId;
 use super::locks::{LockedPages, Locks};
-use super::object_memory::{NotAnObject, check_memory};
+use super::object_memory::{NotAnObject, check_memory, write_page};
 use super::pairs::Pairs;
 use super::streams::Streams;
 use super::{UNIT, removal};
@@ -181,6 +181,11 @@ impl Object {
     /// Its memfd.
     pub fn memory(&self) -> BorrowedFd<'_> {
         self.memory.as_fd()
+    }
+
+    /// Writes a page that no process maps, and that is not resident.
+    pub fn write(&self, page: usize, from: *const u8) -> io::Result<()> {
+        write_page(self.memory(), page, from)
     }
 
     /// Ends the contents of resident pages.

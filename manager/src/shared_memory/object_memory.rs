@@ -1,8 +1,9 @@
-//! Validates the memory of an object: a process may have made it.
+//! The memory of an object. It is validated, since a process may have made it.
 
-use rustix::fd::OwnedFd;
+use rustix::fd::{BorrowedFd, OwnedFd};
 use rustix::fs::{OFlags, SealFlags, fcntl_get_seals, fcntl_getfl, fstat, fstatfs};
-use rustix::io::Errno;
+use rustix::io::{self, Errno};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 use wired::PAGE;
 
 /// f_type of hugetlbfs, from magic.h.
@@ -56,10 +57,33 @@ pub(super) fn check_memory(memory: &OwnedFd, pages: usize) -> Result<u64, NotAnO
     }
 }
 
+/// Writes a page that no process maps, and that is not there. One that a process maps would be zeros to it meanwhile. It goes
+/// through a mapping: a write by the descriptor may bring in a huge page, of which a removal loses stores.
+pub(super) fn write_page(memory: BorrowedFd<'_>, page: usize, from: *const u8) -> io::Result<()> {
+    let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
+    let offset = (page * PAGE) as u64;
+    // SAFETY: a new mapping, where the kernel chooses.
+    let at = unsafe { mmap(std::ptr::null_mut(), PAGE, access, flags, memory, offset)? };
+    // An access that the kernel has no memory for would be a SIGBUS; this is an error.
+    let advices = [Advice::LinuxNoHugepage, Advice::LinuxPopulateWrite];
+    let mut advised = advices.into_iter().map(|advice| {
+        // SAFETY: the mapping above, whose contents stay.
+        unsafe { madvise(at, PAGE, advice) }
+    });
+    let is_there = advised.try_for_each(|advised| advised);
+    if is_there.is_ok() {
+        // SAFETY: the caller's page, and the mapping, which is there.
+        unsafe { std::ptr::copy_nonoverlapping(from, at.cast(), PAGE) };
+    }
+    // SAFETY: the mapping above.
+    unsafe { munmap(at, PAGE)? };
+    is_there
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rustix::fd::AsRawFd;
+    use rustix::fd::{AsFd, AsRawFd};
     use rustix::fs::{MemfdFlags, Mode, fcntl_add_seals, ftruncate, memfd_create, open};
 
     const HUGE_PAGE: u64 = 2 << 20;
@@ -92,6 +116,16 @@ mod tests {
             asked: PAGE as u64,
         };
         assert_eq!(check_memory(&with(FIXED), 1).err(), Some(sizes));
+    }
+
+    #[test]
+    fn a_page_is_written_where_no_process_maps_it() {
+        let own = memory(MemfdFlags::empty(), FIXED);
+        let mut there = [0u8; 3 * PAGE];
+        write_page(own.as_fd(), 1, [7u8; PAGE].as_ptr()).unwrap();
+        io::pread(&own, &mut there[..], 0).unwrap();
+        let page = |number: usize| &there[number * PAGE..][..PAGE];
+        assert_eq!([0, 1, 2].map(page), [[0; PAGE], [7; PAGE], [0; PAGE]]);
     }
 
     #[test]
