@@ -4,9 +4,9 @@ use frames::{Contract, DomainId, Ledger};
 use manager::shared_memory::{Mailbox, Request, Responder, SharedMemoryParts, start};
 use rustix::fd::OwnedFd;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use store::SharedStore;
 use translation::{Capabilities, EntryKind, Userfault, UserfaultOptions};
@@ -20,6 +20,13 @@ const SLOT: u16 = 1;
 /// Those of its child, and of another process; it acts for both.
 const CHILD: u16 = 2;
 const OTHER: u16 = 3;
+
+/// Held by a test. The place of memory that it has unmapped is free until it maps something there.
+static PLACES: Mutex<()> = Mutex::new(());
+
+fn hold_places() -> MutexGuard<'static, ()> {
+    PLACES.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Holds the pager's thread up between what it has read and what it is asked.
 #[derive(Default)]
@@ -102,8 +109,8 @@ fn start_pager(gate: Arc<Gate>, store: &str) -> Tree {
 }
 
 /// Memory for an object.
-fn memory(len: usize) -> OwnedFd {
-    wired::sealed_memory("selfpage-test-shared", len as u64).unwrap()
+fn memory() -> OwnedFd {
+    wired::sealed_memory("selfpage-test-shared", LEN as u64).unwrap()
 }
 
 /// A process's userfaultfd.
@@ -118,17 +125,14 @@ fn uffd() -> OwnedFd {
     opened.unwrap().into()
 }
 
-/// Maps an object; its place is free.
-fn map(to: *mut std::ffi::c_void, memory: &OwnedFd, len: usize) -> usize {
-    let flags = match to.is_null() {
-        true => MapFlags::SHARED,
-        false => MapFlags::SHARED | MapFlags::FIXED_NOREPLACE,
-    };
-    let rights = ProtFlags::READ | ProtFlags::WRITE;
-    // SAFETY: a fresh mapping.
-    let at = unsafe { mmap(to, len, rights, flags, memory, 0) }.unwrap();
-    assert!(to.is_null() || at == to);
-    at as usize
+/// Maps an object, at a place where nothing is that is needed (`how`: MAP_FIXED, or the like), or where the kernel chooses.
+fn map(at: Option<(usize, MapFlags)>, memory: &OwnedFd) -> usize {
+    let (to, how) = at.unwrap_or((0, MapFlags::empty()));
+    let (flags, rights) = (MapFlags::SHARED | how, ProtFlags::READ | ProtFlags::WRITE);
+    // SAFETY: nothing is there that is needed.
+    let mapped = unsafe { mmap(to as *mut _, LEN, rights, flags, memory, 0) }.unwrap();
+    assert!(at.is_none_or(|_| mapped as usize == to));
+    mapped as usize
 }
 
 /// The outcome of a request.
@@ -155,13 +159,13 @@ fn share(
     mailbox: &Mailbox,
     (slot, uffd): (u16, Option<OwnedFd>),
     addr: usize,
-    (memory, len): (OwnedFd, usize),
+    memory: OwnedFd,
 ) -> Outcome {
     request(mailbox, |respond| Request::Share {
         slot,
         uffd,
         addr,
-        len,
+        len: LEN,
         memory,
         respond,
     })
@@ -191,20 +195,21 @@ fn is_mapped(at: usize) -> bool {
 
 #[test]
 fn memory_is_served_where_other_memory_was_whose_end_is_read_late() {
+    let _places = hold_places();
     let gate = Arc::new(Gate::default());
     let Tree { mailbox, .. } = start_pager(gate.clone(), "ram:16M");
-    let first = memory(LEN);
-    let at = map(std::ptr::null_mut(), &first, LEN);
-    share(&mailbox, (SLOT, Some(uffd())), at, (first, LEN)).succeeds();
+    let first = memory();
+    let at = map(None, &first);
+    share(&mailbox, (SLOT, Some(uffd())), at, first).succeeds();
     touch(at, 1000);
 
     gate.close(&mailbox);
     // SAFETY: nothing uses it any more.
     let unmaps = std::thread::spawn(move || unsafe { munmap(at as *mut _, LEN) });
     wait_until(|| !is_mapped(at));
-    let second = memory(LEN);
-    let same = map(at as *mut _, &second, LEN);
-    let shared = share(&mailbox, (SLOT, None), same, (second, LEN));
+    let second = memory();
+    let same = map(Some((at, MapFlags::FIXED_NOREPLACE)), &second);
+    let shared = share(&mailbox, (SLOT, None), same, second);
     gate.open();
     shared.succeeds();
     unmaps.join().unwrap().unwrap();
@@ -233,15 +238,16 @@ fn check_noise(at: usize, version: u64) {
 
 #[test]
 fn a_full_store_loses_nothing_that_a_child_alone_inherits() {
+    let _places = hold_places();
     let folder = tempfile::tempdir().unwrap();
     let store = format!("disk:{},size=128K", folder.path().display());
     let tree = start_pager(Arc::default(), &store);
-    let (inherited, others) = (memory(LEN), memory(LEN));
+    let (inherited, others) = (memory(), memory());
     let descriptor = rustix::io::dup(&inherited).unwrap();
-    let [at, beside] = [&inherited, &others].map(|it| map(std::ptr::null_mut(), it, LEN));
+    let [at, beside] = [&inherited, &others].map(|it| map(None, it));
     let (parent, other) = ((SLOT, Some(uffd())), (OTHER, Some(uffd())));
-    share(&tree.mailbox, other, beside, (others, LEN)).succeeds();
-    share(&tree.mailbox, parent, at, (descriptor, LEN)).succeeds();
+    share(&tree.mailbox, other, beside, others).succeeds();
+    share(&tree.mailbox, parent, at, descriptor).succeeds();
     write_noise(beside, 1);
     write_noise(at, 2);
     request(&tree.mailbox, |respond| Request::Fork {
@@ -250,8 +256,8 @@ fn a_full_store_loses_nothing_that_a_child_alone_inherits() {
         respond,
     })
     .succeeds();
-    // SAFETY: nothing uses it until it is mapped again.
-    unsafe { munmap(at as *mut _, LEN) }.unwrap();
+    // The parent has it no more. Something else is there, so that other threads map nothing there.
+    map(Some((at, MapFlags::FIXED)), &memory());
     // All frames are demanded, and the store has room for half of the pages: each of the others is refused more than once.
     let demanding = tree.ledger.admit(contract(FRAMES)).unwrap();
     wait_until(|| {
@@ -260,7 +266,7 @@ fn a_full_store_loses_nothing_that_a_child_alone_inherits() {
         tree.refused.load(Ordering::SeqCst) > u64::from(FRAMES)
     });
     tree.ledger.retire(demanding);
-    map(at as *mut _, &inherited, LEN);
+    map(Some((at, MapFlags::FIXED)), &inherited);
     request(&tree.mailbox, |respond| Request::Inherit {
         slot: CHILD,
         domain: tree.child,
