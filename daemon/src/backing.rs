@@ -51,7 +51,7 @@ impl Backing {
         let second = Duration::from_secs(1).as_nanos() as f64 * terms.disk.share();
         CleaningRate {
             frames_per_second: (second / (page.0.max(1) * WRITE_COST_MARGIN) as f64) as u32,
-            delay: terms.disk.period * 2 - terms.disk.slice,
+            delay: (terms.disk.period.saturating_mul(2)).saturating_sub(terms.disk.slice),
         }
     }
 

@@ -283,6 +283,7 @@ impl Daemon {
             tenant.check_frames(number, unpaged, asked)?;
         }
         let disk = disk.map(|change| change.of(was));
+        disk.as_ref().map_or(Ok(()), DiskSpec::check)?;
         terms.frames = frames.unwrap_or(terms.frames);
         terms.disk = disk.unwrap_or(was);
         let (uid, grown) = (tenant.record.uid, growth(&tenant.record.terms, terms));
@@ -325,7 +326,6 @@ impl Daemon {
         was: DiskSpec,
         disk: DiskSpec,
     ) -> Result<(), Refusal> {
-        disk.check()?;
         let client = client.ok_or(Refusal::NoDisk)?;
         let owed = self.contracts.frames.stats(number).map_or(0, |v| v.owed);
         if owed > 0 && disk.share() < was.share() {

@@ -46,7 +46,7 @@ mod thread;
 
 use crate::fault_rates::FaultRates;
 use crate::refusal::Refusal;
-use crate::tenant::{Tenant, TenantPhase};
+use crate::tenant::TenantPhase;
 use crate::tenants::Tenants;
 use budget::{Demand, ProcessorBudget, RunTime};
 use disk::time::Time;
@@ -219,11 +219,10 @@ impl ProcessorTime {
         self.next = now + INTERVAL;
         self.tenants.retain(|number, _| {
             let tenant = tenants.get(*number);
-            let has_leader = |tenant: &Tenant| tenant.record.process().is_some();
-            tenant.is_some_and(|tenant| tenant.client.is_some() && has_leader(tenant))
+            tenant.is_some_and(|tenant| tenant.client.is_some())
         });
         for (number, tenant) in tenants.iter_mut() {
-            let (Some(client), Some(leader)) = (tenant.client, tenant.record.process()) else {
+            let Some(client) = tenant.client else {
                 continue;
             };
             if matches!(tenant.phase, TenantPhase::Away(_)) {
@@ -244,14 +243,23 @@ impl ProcessorTime {
                 }
             };
             time.budget.set_terms(disk.slice, disk.period, now);
-            tenant.ran_first += time.tick(now, usd.now(), leader, self.demand);
+            // /proc is read where a thread is new: there may be hundreds of tenants that page nothing.
+            let leader = || tenant.record.process();
+            let ran = time.tick(now, usd.now(), leader, self.demand);
+            tenant.ran_first += ran;
         }
     }
 }
 
 impl TenantTime {
     /// Returns the time that its threads ran with priority since the last call.
-    fn tick(&mut self, now: Duration, disk_now: Time, leader: Pid, demand: Demand) -> Duration {
+    fn tick(
+        &mut self,
+        now: Duration,
+        disk_now: Time,
+        leader: impl Fn() -> Option<Pid>,
+        demand: Demand,
+    ) -> Duration {
         let ran = self.threads.iter_mut().map(TenantThread::ran);
         let ran = ran.fold(RunTime::default(), RunTime::plus);
         self.budget.charge(ran, now);
@@ -265,10 +273,12 @@ impl TenantTime {
         let is_new =
             |other: &&WaitingThread| self.threads.iter().all(|one| one.thread != other.thread);
         let new: Vec<_> = named.iter().filter(is_new).take(MAX_NEW).collect();
-        let new = new
-            .into_iter()
-            .map(|named| TenantThread::new(*named, leader));
-        self.threads.extend(new);
+        if let Some(leader) = (!new.is_empty()).then(leader).flatten() {
+            let new = new
+                .into_iter()
+                .map(|named| TenantThread::new(*named, leader));
+            self.threads.extend(new);
+        }
         for thread in &mut self.threads {
             thread.set_first(self.budget.covers(thread.submits, demand));
         }

@@ -27,12 +27,11 @@ pub enum LimitControlError {
     /// Not a memfd.
     #[error("the descriptor is not a memfd; pass the one that came with Ledger::create_limited")]
     NotAMemfd,
-    /// It could be truncated, and the kernel kills a process that touches truncated memory.
+    /// Its size may change. The kernel kills a process that touches truncated memory.
     #[error(
-        "the memfd is not sealed against shrinking; pass one with F_SEAL_SHRINK, as \
-         Ledger::create_limited makes it"
+        "the memfd's size is not sealed; pass one with F_SEAL_SHRINK and F_SEAL_GROW, as Ledger::create_limited makes it"
     )]
-    Shrinkable,
+    Unsealed,
     /// Its header is not a ledger's, or does not match its length.
     #[error(
         "the memfd of {length} bytes is not a frames ledger of this version; make it with the same \
@@ -69,8 +68,9 @@ impl LimitControl {
         if fstatfs(fd)?.f_type as u64 != TMPFS {
             return Err(LimitControlError::NotAMemfd);
         }
-        if !seals.contains(SealFlags::SHRINK) {
-            return Err(LimitControlError::Shrinkable);
+        // To close one that has grown takes the daemon time.
+        if !seals.contains(SealFlags::SHRINK | SealFlags::GROW) {
+            return Err(LimitControlError::Unsealed);
         }
         let length = u64::try_from(fstat(fd)?.st_size).unwrap_or(0);
         if length < PAGE as u64 {

@@ -1,7 +1,18 @@
 //! Which run of the machine this is.
 
+use std::sync::OnceLock;
+
 /// The kernel's boot id: another after each boot. Zero where /proc does not say it.
 pub fn boot_id() -> u128 {
-    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    u128::from_str_radix(&text.trim().replace('-', ""), 16).unwrap_or_default()
+    static READ: OnceLock<u128> = OnceLock::new();
+    match READ.get() {
+        Some(id) => *id,
+        // A shortage of descriptors passes.
+        None => read().map_or(0, |id| *READ.get_or_init(|| id)),
+    }
+}
+
+fn read() -> Option<u128> {
+    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+    u128::from_str_radix(&text.trim().replace('-', ""), 16).ok()
 }

@@ -5,7 +5,7 @@
 //! of sockets, to which the server sends with `MSG_DONTWAIT`: whether a write to an eventfd blocks
 //! is a flag that both ends share, and a client could fill the eventfd and clear the flag. The
 //! doorbell is no socket for the same reason: a client could send descriptors through it whose
-//! closing blocks.
+//! closing blocks. The server's end of a bell receives nothing.
 
 use crate::error::{ChannelError, needs};
 use rustix::event::{EventfdFlags, eventfd};
@@ -13,8 +13,8 @@ use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::io::{Errno, IoSliceMut, ReadWriteFlags, fcntl_dupfd_cloexec, ioctl_fionread, preadv2};
 use rustix::net::sockopt::{socket_domain, socket_type};
 use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, getpeername, recv, send,
-    socketpair,
+    AddressFamily, RecvFlags, SendFlags, Shutdown, SocketFlags, SocketType, getpeername, recv,
+    send, shutdown, socketpair,
 };
 
 /// The eventfd that wakes a server: one for all channels of a tenant, which keeps it for the
@@ -87,14 +87,18 @@ pub(crate) fn ring_server(doorbell: BorrowedFd<'_>) -> Result<(), Errno> {
 /// A client's bell: the server's end, to ring, and the client's end, to poll.
 pub(crate) fn bell_pair() -> Result<(OwnedFd, OwnedFd), ChannelError> {
     let (unix, stream) = (AddressFamily::UNIX, SocketType::STREAM);
-    socketpair(unix, stream, SocketFlags::CLOEXEC, None).map_err(needs("a bell"))
+    let pair = socketpair(unix, stream, SocketFlags::CLOEXEC, None);
+    let (server, client) = pair.map_err(needs("a bell"))?;
+    shutdown(&server, Shutdown::Read).map_err(needs("a bell"))?;
+    Ok((server, client))
 }
 
-/// Checks that a descriptor can be rung without blocking.
+/// Checks that a descriptor can be rung, and closed, without blocking. It receives nothing from now on.
 pub(crate) fn check_bell(fd: impl AsFd) -> Result<(), ChannelError> {
     let right = socket_domain(&fd) == Ok(AddressFamily::UNIX)
         && socket_type(&fd) == Ok(SocketType::STREAM)
         && getpeername(&fd).is_ok()
+        && shutdown(&fd, Shutdown::Read).is_ok()
         && ioctl_fionread(&fd) == Ok(0);
     let what = "a client's bell";
     right.then_some(()).ok_or(ChannelError::NotABell { what })
@@ -146,6 +150,19 @@ mod tests {
         assert!(is_rung(&client));
         drop(client);
         ring_client(&server);
+    }
+
+    #[test]
+    fn a_client_can_leave_nothing_in_a_bell_whose_closing_blocks() {
+        let (_server, client) = bell_pair().unwrap();
+        assert_eq!(send(&client, &[1], SendFlags::NOSIGNAL), Err(Errno::PIPE));
+        let (unix, stream) = (AddressFamily::UNIX, SocketType::STREAM);
+        let (attached, client) = socketpair(unix, stream, SocketFlags::CLOEXEC, None).unwrap();
+        check_bell(&attached).unwrap();
+        assert_eq!(send(&client, &[1], SendFlags::NOSIGNAL), Err(Errno::PIPE));
+        assert!(!is_rung(&client));
+        ring_client(&attached);
+        assert!(is_rung(&client));
     }
 
     #[test]

@@ -74,8 +74,6 @@ impl Contracts {
         connections.set_tenant(token, Some(number));
         if let Some(tenant) = self.frames.tenants.get_mut(number) {
             (tenant.connection, tenant.phase) = (Some(token), TenantPhase::Scrubbing);
-            // The earlier daemon sent it none of a new tenant's messages.
-            tenant.rejoined = false;
             if let Some(frames) = &mut tenant.frames {
                 frames.pressure_bell = pressure_bell;
             }

@@ -10,6 +10,7 @@
 //! those that the ledger releases for it; both are reserved, so no other tenant has them. Beyond
 //! the guarantee and the allowance a tenant is late.
 
+use super::cleaning::MAX_REVOCATION;
 use super::deadline::Deadline;
 use super::tenant::{PendingRevocation, PendingTake, Tenant};
 use super::{Action, Allocator, TenantId, TenantNotice, Violation};
@@ -144,9 +145,11 @@ impl Allocator {
     }
 }
 
-/// Consecutive counts of too many resident frames before any have an effect: a single one may be
-/// a fault in progress or a count taken meanwhile.
+/// Counts of too many resident frames, more than of others, before any have an effect: a single one may be a fault in progress
+/// or a count taken meanwhile.
 const MAX_OVERRUNS: u32 = 2;
+/// Most that are counted: so many counts without end what they had as an effect.
+const KEPT_OVERRUNS: u32 = 4;
 
 impl Allocator {
     /// The kernel's count of a tenant's resident frames. Where it exceeds the tenant's frames
@@ -165,14 +168,17 @@ impl Allocator {
         let Ok(own) = self.live_tenant(tenant) else {
             return self.run(now);
         };
-        own.over = if missing == 0 { 0 } else { own.over + 1 };
-        if own.over >= MAX_OVERRUNS {
+        own.over = match missing {
+            0 => own.over.saturating_sub(1),
+            _ => (own.over + 1).min(KEPT_OVERRUNS),
+        };
+        own.over_by = own.over_by.filter(|_| own.over > 0);
+        if missing > 0 && own.over >= MAX_OVERRUNS {
             missing -= self.cover(tenant, missing, now);
         }
-        match missing {
-            0 => self.tenants.get_mut(&tenant).map(|own| own.over_by = None),
-            _ => self.on_overrun(tenant, frames, now),
-        };
+        if missing > 0 {
+            self.on_overrun(tenant, frames, now);
+        }
         self.run(now)
     }
 
@@ -201,9 +207,11 @@ impl Allocator {
     }
 
     /// More frames of a tenant are resident than its guarantee covers.
-    fn on_overrun(&mut self, tenant: TenantId, resident: u32, now: Duration) -> Option<()> {
+    fn on_overrun(&mut self, tenant: TenantId, resident: u32, now: Duration) {
         let (deadline, stall) = (self.config.deadline, self.stall);
-        let own = self.live_tenant(tenant).ok()?;
+        let Ok(own) = self.live_tenant(tenant) else {
+            return;
+        };
         // What is not reserved yet is still to come.
         let n = own.held().max(own.contract.g);
         match own.over_by {
@@ -212,7 +220,7 @@ impl Allocator {
             }
             None if own.over >= MAX_OVERRUNS => {
                 let frames = own.owed().saturating_add(resident.saturating_sub(n));
-                let needed = own.cleaning.time_for(frames);
+                let needed = own.cleaning.time_for(frames).min(MAX_REVOCATION);
                 let by = now + own.cleaning.delay + deadline.max(needed);
                 own.over_by = Some(Deadline::new(by, stall));
                 let notice = TenantNotice::Over { resident, n, by };
@@ -220,7 +228,6 @@ impl Allocator {
             }
             _ => (),
         }
-        Some(())
     }
 
     /// Notifies tenants of what is reserved for their memory that is not paged.

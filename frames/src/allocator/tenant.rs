@@ -58,8 +58,9 @@ pub(crate) struct Tenant {
     pub taking: Option<PendingTake>,
     /// When it will have cleaned all that is demanded from it; zero without any.
     busy_until: Duration,
-    /// Consecutive reports of too many resident frames; when that must have ended.
+    /// Reports of too many resident frames, less those of others since.
     pub over: u32,
+    /// When that must have ended.
     pub over_by: Option<Deadline>,
     /// When the daemon was ordered to kill it.
     pub killed_at: Option<Duration>,

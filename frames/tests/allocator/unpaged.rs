@@ -140,6 +140,31 @@ fn a_tenant_with_more_resident_than_its_guarantee_and_the_allowance_is_killed() 
 }
 
 #[test]
+fn too_many_resident_frames_end_in_bounded_time_however_slow_the_disk_and_in_spite_of_pauses() {
+    let mut machine = Machine::new(1_000_000);
+    let tenant = machine.admit(1, (100, 100), 1, Slow).unwrap();
+    machine.fill(tenant, 100);
+    machine.fix_all(tenant);
+    let counts = |machine: &mut Machine, counts: &[u32]| {
+        for frames in counts {
+            machine.run_for(ms(1000));
+            let actions = machine.allocator.on_resident(tenant, *frames, machine.now);
+            machine.execute(actions);
+        }
+        (machine.told.len(), machine.killed.len())
+    };
+    assert_eq!(counts(&mut machine, &[500_000; 4]), (1, 0));
+    // At its rate 500,000 s; others would have no more than MAX_REVOCATION for what they give back.
+    machine.run_for(MAX_REVOCATION - ms(10_000));
+    assert_eq!(
+        counts(&mut machine, &[100, 100, 100, 500_000, 500_000]),
+        (1, 0)
+    );
+    machine.run_for(ms(10_000));
+    assert_eq!(counts(&mut machine, &[500_000]), (1, 1));
+}
+
+#[test]
 fn frames_that_processes_are_guaranteed_or_have_locked_are_not_moved() {
     let (mut machine, tenant) = with_unpaged(1000, Slow, 500);
     machine.holders.get_mut(&tenant).unwrap().fixed = 350;

@@ -64,6 +64,8 @@ fn set(disks: &Arc<Disks>, _: Size) -> Verdict {
             "of tenant 1 are guaranteed",
         ),
         (["set", "1", "--disk", "240ms/250ms"], "9"),
+        (["set", "1", "--disk", "600ms/250ms"], "a slice of 600ms"),
+        (["set", "1", "--disk", "1ms/0s"], "a slice of 1ms"),
         (["set", "7", "--frames", "8M"], "no tenant 7"),
     ] {
         let refused = daemon.contract(&asked)?;
