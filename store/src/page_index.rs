@@ -8,11 +8,15 @@
 //! |---|---|---|---|
 //! | free | unused | 0 | 0 |
 //! | claimed | its holder is writing the page, or keeps the entry for the next | holder | 0 |
-//! | stored | the location word is valid | 0, or the holder that drops or adopts it now | holders |
+//! | stored | the location word is valid | 0, or the last holder that frees it now | holders |
 //! | filled | the location word is the repeated value | as stored | holders |
 //!
 //! Rule: the entry is the truth. The bitmap of taken entries is a hint, and an [`Intent`] records
 //! each change of two words first, so that `retire` can finish or undo it.
+//!
+//! **Holds.** A program's own thread takes and drops them, and a SIGSTOP may stop it at any instruction: so neither locks an
+//! entry that another process may wait for. A holder's bit is set before it is counted, and cleared after it is no more: a bit too many
+//! at a crash keeps a page too long, where one too few would lose it.
 
 mod entry;
 mod recovery;
@@ -24,7 +28,7 @@ use crate::ref_bitmap::{RefBitmap, ones};
 use crate::search_hint::SearchHint;
 use crate::segment::SegmentTable;
 use crate::{Checksum, HolderId, PageHandle};
-pub(crate) use entry::{ClaimSet, EntryWord, PageEntry};
+pub(crate) use entry::{ClaimSet, EntryWord, HolderDropped, PageEntry};
 use std::sync::atomic::{AtomicU64, Ordering};
 use wired::PAGE;
 
@@ -101,6 +105,8 @@ impl PageIndex {
     }
 
     fn claim_in(&self, group: usize, free: u64, holder: HolderId) -> u64 {
+        // Another thread that dropped such an entry is still to clear its bit.
+        let free = free & !self.refs.held(holder, group);
         let mask = ones(free)
             .filter(|bit| self.entries[group * 64 + *bit as usize].claim(holder))
             .fold(0, |mask, bit| mask | 1 << bit);
@@ -195,8 +201,8 @@ impl PageIndex {
             .is_ok()
     }
 
-    /// Drops the hold of `holder`; the last one frees the page. Fails if it held nothing, or if
-    /// `backoff` is exhausted while another process has the entry locked.
+    /// Drops the hold of `holder`; the last one frees the page. Fails if it held nothing, or if `give_up` returns true while
+    /// another process has the entry locked. A thread that drops a hold which another drops as well harms other holders.
     pub fn drop_hold(
         &self,
         holder: HolderId,
@@ -210,16 +216,12 @@ impl PageIndex {
         }
         note.set(Intent::Drop(handle));
         let entry = &self.entries[handle as usize];
-        let locked = entry
-            .lock(holder, &mut give_up)
-            .ok_or(ReleaseError::InOthersHands)?;
-        if !self.refs.has(holder, handle) {
-            // Another thread dropped it meanwhile: its caller's error, without harm.
-            entry.unlock(locked, 0);
-            return Err(ReleaseError::NotHeld);
-        }
+        let dropped = entry.drop_holder(holder, &mut give_up);
+        let dropped = dropped.ok_or(ReleaseError::InOthersHands)?;
         self.refs.remove(holder, handle);
-        self.finish_drop(handle, locked, segments, bloks);
+        if let HolderDropped::Last(locked) = dropped {
+            self.finish_drop(handle, locked, segments, bloks);
+        }
         note.set(Intent::Idle);
         Ok(())
     }
@@ -266,8 +268,7 @@ impl PageIndex {
         }
     }
 
-    /// Fork: takes a reference for `child` to each page that `parent` holds. A thread of the program's does it, which a
-    /// SIGSTOP may stop at any instruction: it locks no entry, for which other processes would wait.
+    /// Fork: takes a reference for `child` to each page that `parent` holds.
     pub fn adopt(&self, parent: HolderId, child: HolderId, note: &IntentGuard) {
         for (group, mask) in self.refs.each(parent) {
             note.set(Intent::Adopt(group as u32));
@@ -278,7 +279,9 @@ impl PageIndex {
                     continue;
                 }
                 self.refs.add(child, group, 1 << bit);
-                entry.add_holder();
+                if entry.add_holder().is_none() {
+                    self.refs.remove(child, group as u32 * 64 + bit);
+                }
             }
             note.set(Intent::Idle);
         }

@@ -57,11 +57,8 @@ impl RefBitmap {
     /// How many hold this handle.
     pub fn count(&self, handle: u32) -> u64 {
         let holders = self.bits.len() / self.groups;
-        let page = handle as usize / 64 / GROUPS_PER_PAGE;
-        let holds = |holder: &HolderId| {
-            let summary = self.summary(*holder)[page / 64].load(Ordering::Acquire);
-            summary & 1 << (page % 64) != 0 && self.has(*holder, handle)
-        };
+        let (group, bit) = (handle as usize / 64, 1 << (handle % 64));
+        let holds = |holder: &HolderId| self.held(*holder, group) & bit != 0;
         (0..holders as HolderId).filter(holds).count() as u64
     }
 
@@ -69,6 +66,16 @@ impl RefBitmap {
     pub fn remove(&self, holder: HolderId, handle: u32) {
         self.word(holder, handle as usize / 64)
             .fetch_and(!(1 << (handle % 64)), Ordering::AcqRel);
+    }
+
+    /// The handles of a group that `holder` holds.
+    pub fn held(&self, holder: HolderId, group: usize) -> u64 {
+        let page = group / GROUPS_PER_PAGE;
+        let summary = self.summary(holder)[page / 64].load(Ordering::Acquire);
+        match summary & 1 << (page % 64) {
+            0 => 0,
+            _ => self.word(holder, group).load(Ordering::Acquire),
+        }
     }
 
     /// Returns true if `holder` holds this handle.

@@ -77,22 +77,67 @@ fn dying_after_freeing_an_entry_leaves_its_mark_cleared() {
 
 #[test]
 fn dying_while_dropping_drops_once() {
-    for cleared in [false, true] {
+    for is_counted in [true, false] {
         let (store, inner) = store("ram:256K");
         let page_index = &inner.page_index;
         let handle = page(page_index, &[DEAD, ALIVE]);
         let note = note(page_index, Intent::Drop(handle));
-        page_index.entries[handle as usize]
-            .lock(DEAD, &mut || false)
-            .unwrap();
-        if cleared {
-            page_index.refs.remove(DEAD, handle);
+        if !is_counted {
+            drop_counted(page_index, handle);
         }
         die(&inner, note);
         assert_eq!(store.usage().holds, 1);
         store.discard(ALIVE, &[PageHandle::new(handle).unwrap()]);
         assert!(is_free(page_index, handle));
     }
+}
+
+/// `DEAD` drops a hold, up to its bit.
+fn drop_counted(page_index: &PageIndex, handle: u32) {
+    let dropped = page_index.entries[handle as usize].drop_holder(DEAD, &mut || false);
+    assert!(matches!(dropped, Some(HolderDropped::Counted)));
+}
+
+#[test]
+fn dying_while_dropping_the_last_hold_frees_the_page() {
+    for is_removed in [false, true] {
+        let (_store, inner) = store("ram:256K");
+        let page_index = &inner.page_index;
+        let handle = page(page_index, &[DEAD]);
+        let note = note(page_index, Intent::Drop(handle));
+        let dropped = page_index.entries[handle as usize].drop_holder(DEAD, &mut || false);
+        assert!(matches!(dropped, Some(HolderDropped::Last(_))));
+        if is_removed {
+            page_index.refs.remove(DEAD, handle);
+        }
+        die(&inner, note);
+        assert!(is_free(page_index, handle));
+    }
+}
+
+#[test]
+fn a_process_that_is_stopped_while_it_drops_a_hold_keeps_no_other_from_the_page() {
+    let (store, inner) = store("ram:256K");
+    let page_index = &inner.page_index;
+    let handle = page(page_index, &[ALIVE, DEAD, 3]);
+    let note = note(page_index, Intent::Drop(handle));
+    drop_counted(page_index, handle);
+    store.discard(ALIVE, &[PageHandle::new(handle).unwrap()]);
+    store.discard(3, &[PageHandle::new(handle).unwrap()]);
+    assert!(is_free(page_index, handle));
+    // The stopped process's other threads do not take the entry: its bit is still to be cleared.
+    let claims = page_index.claim(DEAD, 0).unwrap();
+    assert_eq!((claims.group, claims.mask & 1 << handle), (0, 0));
+    page_index.unclaim(DEAD, 0, claims);
+    // Another process's new page there is no page of the stopped one's, which is killed.
+    assert!(page_index.entries[handle as usize].claim(ALIVE));
+    page_index.refs.add(ALIVE, 0, 1 << handle);
+    page_index.taken[0].fetch_or(1 << handle, Ordering::AcqRel);
+    page_index.publish_filled(handle, 8, Checksum(9));
+    die(&inner, note);
+    assert_eq!(store.usage().holds, 1);
+    store.discard(ALIVE, &[PageHandle::new(handle).unwrap()]);
+    assert!(is_free(page_index, handle));
 }
 
 #[test]
@@ -115,7 +160,7 @@ fn dying_while_adopting_adopts_nothing_twice() {
         let note = note(page_index, Intent::Adopt(handle / 64));
         page_index.refs.add(DEAD, 0, 1 << handle);
         if is_counted {
-            page_index.entries[handle as usize].add_holder();
+            page_index.entries[handle as usize].add_holder().unwrap();
         }
         die(&inner, note);
         assert_eq!(store.usage().holds, 1);
@@ -133,7 +178,7 @@ fn recovery_from_an_adoption_that_dies_itself_is_begun_again() {
         let note = note(page_index, Intent::Adopt(handle / 64));
         let entry = &page_index.entries[handle as usize];
         page_index.refs.add(DEAD, 0, 1 << handle);
-        entry.add_holder();
+        entry.add_holder().unwrap();
         entry.lock(DEAD, &mut || false).unwrap();
         if is_removed {
             page_index.refs.remove(DEAD, handle);
@@ -153,7 +198,7 @@ fn a_process_that_is_stopped_while_it_adopts_keeps_no_other_from_its_pages() {
     let _note = note(page_index, Intent::Adopt(handle / 64));
     page_index.refs.add(DEAD, 0, 1 << handle);
     store.discard(3, &[PageHandle::new(handle).unwrap()]);
-    page_index.entries[handle as usize].add_holder();
+    page_index.entries[handle as usize].add_holder().unwrap();
     store.discard(ALIVE, &[PageHandle::new(handle).unwrap()]);
     assert!(!is_free(page_index, handle));
     store.discard(DEAD, &[PageHandle::new(handle).unwrap()]);

@@ -83,28 +83,25 @@ impl PageEntry {
         self.state.store(word, Ordering::Release);
     }
 
-    /// Counts one more holder of a page that another one holds meanwhile, without the lock.
-    pub fn add_holder(&self) {
-        let mut backoff = Backoff::default();
-        loop {
-            let word = self.word();
-            if !word.is_page() {
-                // The other one was killed, and its hold released: this process ends, too.
-                return;
+    /// Counts one more holder of a page that another one holds meanwhile; `None` if that one was killed and its hold released.
+    pub fn add_holder(&self) -> Option<()> {
+        self.change(&mut || false, |word| (word.0 + COUNT_ONE, ()))
+    }
+
+    /// Counts one holder less, or locks the entry for the last one, which frees it; `None` if it is no page, or if `give_up`
+    /// returned true.
+    pub fn drop_holder(
+        &self,
+        holder: HolderId,
+        give_up: &mut impl FnMut() -> bool,
+    ) -> Option<HolderDropped> {
+        self.change(give_up, |word| match word.count() {
+            2.. => (word.0 - COUNT_ONE, HolderDropped::Counted),
+            _ => {
+                let locked = word.0 | lock_of(holder);
+                (locked, HolderDropped::Last(EntryWord(locked)))
             }
-            if word.is_locked() {
-                backoff.wait();
-                continue;
-            }
-            let counted = word.0 + COUNT_ONE;
-            if self
-                .state
-                .compare_exchange_weak(word.0, counted, Ordering::AcqRel, Ordering::Relaxed)
-                .is_ok()
-            {
-                return;
-            }
-        }
+        })
     }
 
     /// Claims a free entry. Returns true if it was free.
@@ -138,6 +135,18 @@ impl PageEntry {
 
     /// Locks the entry as `holder`; `None` if it is no page, or if `give_up` returned true.
     pub fn lock(&self, holder: HolderId, give_up: &mut impl FnMut() -> bool) -> Option<EntryWord> {
+        self.change(give_up, |word| {
+            let locked = word.0 | lock_of(holder);
+            (locked, EntryWord(locked))
+        })
+    }
+
+    /// Changes the word of a page that is not locked; `None` if it is no page, or if `give_up` returned true.
+    fn change<T>(
+        &self,
+        give_up: &mut impl FnMut() -> bool,
+        next: impl Fn(EntryWord) -> (u64, T),
+    ) -> Option<T> {
         let mut backoff = Backoff::default();
         loop {
             let word = self.word();
@@ -145,13 +154,13 @@ impl PageEntry {
                 return None;
             }
             if !word.is_locked() {
-                let locked = word.0 | lock_of(holder);
+                let (new, result) = next(word);
                 if self
                     .state
-                    .compare_exchange_weak(word.0, locked, Ordering::AcqRel, Ordering::Relaxed)
+                    .compare_exchange_weak(word.0, new, Ordering::AcqRel, Ordering::Relaxed)
                     .is_ok()
                 {
-                    return Some(EntryWord(locked));
+                    return Some(result);
                 }
                 continue;
             }
@@ -161,6 +170,15 @@ impl PageEntry {
             backoff.wait();
         }
     }
+}
+
+/// A hold was dropped.
+#[derive(Clone, Copy)]
+pub(crate) enum HolderDropped {
+    /// Others hold the page.
+    Counted,
+    /// Nobody else holds it: the entry is locked.
+    Last(EntryWord),
 }
 
 /// Entries claimed for writing, kept by a channel: part of one group of 64.

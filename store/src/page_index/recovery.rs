@@ -32,26 +32,23 @@ impl PageIndex {
                 }
             }
             Intent::Drop(handle) => {
-                let word = self.word(handle);
-                if word.is_page() && word.is_locked_by(dead) {
-                    self.refs.remove(dead, handle);
-                    self.finish_drop(handle, word, segments, bloks);
-                } else if word.is_free() {
+                self.drop_anew(dead, handle, segments, bloks);
+                if self.word(handle).is_free() {
                     self.repair_taken(handle);
                 }
             }
             Intent::Adopt(group) => {
                 for handle in group * 64..group * 64 + 64 {
-                    self.undo_adoption(dead, handle, segments, bloks);
+                    self.drop_anew(dead, handle, segments, bloks);
                 }
             }
             Intent::Idle | Intent::BlokAllocator(..) | Intent::Demote(..) => {}
         }
     }
 
-    /// Drops a hold that may be counted or not. The others are counted anew; one that is adopting the page at this moment
-    /// may be counted twice, and the page then stays until the end of the store.
-    fn undo_adoption(
+    /// Drops a hold that may be counted or not. The others are counted anew. One that adopts the page at this moment may be counted
+    /// twice, and one that drops it once more: the page then stays until the end of the store.
+    fn drop_anew(
         &self,
         dead: HolderId,
         handle: u32,
