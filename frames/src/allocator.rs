@@ -266,7 +266,7 @@ impl Allocator {
     pub fn set_times(&mut self, deadline: Duration, notice: Duration) {
         (self.config.deadline, self.config.notice) = (deadline, notice);
         for own in self.tenants.values_mut() {
-            own.set_cleaning(own.cleaning, deadline);
+            own.revocable = own.cleaning.revocable(deadline);
         }
     }
 

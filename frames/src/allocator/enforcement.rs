@@ -220,8 +220,9 @@ impl Allocator {
             }
             None if own.over >= MAX_OVERRUNS => {
                 let frames = own.owed().saturating_add(resident.saturating_sub(n));
-                let needed = own.cleaning.time_for(frames).min(MAX_REVOCATION);
-                let by = now + own.cleaning.delay + deadline.max(needed);
+                let cleaning = own.cleaning_now(now);
+                let needed = cleaning.time_for(frames).min(MAX_REVOCATION);
+                let by = now + cleaning.delay + deadline.max(needed);
                 own.over_by = Some(Deadline::new(by, stall));
                 let notice = TenantNotice::Over { resident, n, by };
                 self.actions.push(Action::Notify { tenant, notice });

@@ -47,7 +47,7 @@ impl Allocator {
         self.check_set_cleaning(tenant, cleaning)?;
         let deadline = self.config.deadline;
         let own = self.live_tenant(tenant)?;
-        own.set_cleaning(cleaning, deadline);
+        own.set_cleaning(cleaning, deadline, now);
         let (n, grantable) = (own.held(), own.grantable());
         self.requests.fit(tenant, n, grantable, now);
         Ok(())

@@ -58,6 +58,8 @@ pub(crate) struct Tenant {
     pub taking: Option<PendingTake>,
     /// When it will have cleaned all that is demanded from it; zero without any.
     busy_until: Duration,
+    /// When it surely has the disk time that it cleans with: other disk time begins with the next period.
+    cleans_from: Duration,
     /// Reports of too many resident frames, less those of others since.
     pub over: u32,
     /// When that must have ended.
@@ -111,6 +113,7 @@ impl Tenant {
             short_answers: 0,
             taking: None,
             busy_until: Duration::ZERO,
+            cleans_from: Duration::ZERO,
             over: 0,
             over_by: None,
             killed_at: None,
@@ -162,8 +165,25 @@ impl Tenant {
     }
 
     /// Changes its cleaning rate, where the least time of a revocation is `deadline`.
-    pub(crate) fn set_cleaning(&mut self, cleaning: CleaningRate, deadline: Duration) {
+    pub(crate) fn set_cleaning(
+        &mut self,
+        cleaning: CleaningRate,
+        deadline: Duration,
+        now: Duration,
+    ) {
+        if cleaning != self.cleaning {
+            self.cleans_from = self.cleans_from.max(now + self.cleaning.delay);
+        }
         (self.cleaning, self.revocable) = (cleaning, cleaning.revocable(deadline));
+    }
+
+    /// How fast it cleans what is demanded now.
+    pub(super) fn cleaning_now(&self, now: Duration) -> CleaningRate {
+        let delay = self.cleaning.delay + self.cleans_from.saturating_sub(now);
+        CleaningRate {
+            delay,
+            ..self.cleaning
+        }
     }
 
     /// Its contract as it is granted: no more frames above the guarantee than it gives back in time.
@@ -238,7 +258,7 @@ impl Tenant {
         now: Duration,
         deadline: Duration,
     ) -> Option<(u32, Duration)> {
-        let cleaning = self.cleaning;
+        let cleaning = self.cleaning_now(now);
         let Some(last) = self.revocations.back() else {
             let ready = self.usage.ready;
             let within = cleaning.round(most.saturating_sub(ready), deadline);
@@ -254,7 +274,7 @@ impl Tenant {
     /// When it begins at the latest with what is demanded now: after what was demanded before, or with its
     /// next slice, since it may have finished that without having reported yet.
     fn next_start(&self, now: Duration) -> Duration {
-        self.busy_until.max(now + self.cleaning.delay)
+        self.busy_until.max(now + self.cleaning_now(now).delay)
     }
 
     /// Adds a revocation.

@@ -34,6 +34,30 @@ fn a_tenant_that_misses_its_deadline_is_killed_and_the_request_granted() {
 }
 
 #[test]
+fn a_tenant_whose_disk_time_changes_has_until_its_period_of_before_has_ended() {
+    let mut machine = Machine::new(1000);
+    let holder = machine.admit(1, (100, 1000), 10_000, Refuser).unwrap();
+    machine.fill(holder, 1000);
+    let late = machine.admit(2, (500, 500), 100, Honest).unwrap();
+    for delay in [ms(5000), ms(100)] {
+        let rate = CleaningRate {
+            frames_per_second: 10_000,
+            delay,
+        };
+        machine
+            .allocator
+            .set_cleaning(holder, rate, machine.now)
+            .unwrap();
+        machine.run_for(ms(1000));
+    }
+    machine.request(late, 500).unwrap();
+    machine.run_for(ms(4000));
+    assert_eq!(machine.killed.len(), 0);
+    machine.run_for(ms(500));
+    assert_eq!(machine.killed.len(), 1);
+}
+
+#[test]
 fn a_tenant_that_reports_used_frames_as_unused_again_and_again_is_killed() {
     let (mut machine, liar, late) = demanded_of(Liar);
     machine.run_until(ms(1));
