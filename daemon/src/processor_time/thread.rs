@@ -2,7 +2,8 @@
 
 use super::budget::RunTime;
 use disk::usd::WaitingThread;
-use host::{lent_priority, process_tree};
+use host::lent_priority;
+use host::process_tree::{self, is_running};
 use rustix::fd::OwnedFd;
 use rustix::fs::{Mode, OFlags, open};
 use rustix::process::Pid;
@@ -24,9 +25,8 @@ pub(super) struct TenantThread {
     measured_at: Instant,
     /// Its own class, while it has priority lent.
     lent: Option<i32>,
-    /// Its process, if that is the tenant's.
-    process: Option<Pid>,
-    leader: Pid,
+    /// Its process and when that started, if that is the tenant's.
+    process: Option<(Pid, u64)>,
 }
 
 impl TenantThread {
@@ -41,8 +41,7 @@ impl TenantThread {
             run_time,
             measured_at: Instant::now(),
             lent: None,
-            process,
-            leader,
+            process: process.map(|pid| (pid, process_tree::process(pid).start)),
         }
     }
 
@@ -101,9 +100,9 @@ impl TenantThread {
     }
 
     /// Takes the priority back from a thread that has executed a program: its number is that of its process then, its class
-    /// is the same.
+    /// is the same. Its process may be no longer below the tenant's leader.
     fn end_after_exec(&self, own: i32) {
-        if let Some(pid) = self.process.filter(|pid| is_of(*pid, self.leader)) {
+        if let Some((pid, _)) = self.process.filter(|(pid, start)| is_running(*pid, *start)) {
             lent_priority::end(pid.as_raw_pid() as u32, own);
         }
     }
@@ -118,11 +117,7 @@ impl Drop for TenantThread {
 /// The process of a thread, if that is the leader of a tenant or below it.
 fn process_below(thread: u32, leader: Pid) -> Option<Pid> {
     let process = Pid::from_raw(thread as i32).and_then(process_tree::process_of);
-    process.filter(|pid| is_of(*pid, leader))
-}
-
-fn is_of(process: Pid, leader: Pid) -> bool {
-    process_tree::descends_within(process, leader, MAX_GENERATIONS)
+    process.filter(|pid| process_tree::descends_within(*pid, leader, MAX_GENERATIONS))
 }
 
 fn run_time_of(thread: u32) -> Option<OwnedFd> {
@@ -143,7 +138,7 @@ fn read(file: &OwnedFd) -> Option<Duration> {
 mod tests {
     use super::*;
     use rustix::thread::gettid;
-    use std::io::Write;
+    use std::io::{BufRead, Write};
     use wired::sched_class::{self, class_of};
 
     fn named() -> WaitingThread {
@@ -194,19 +189,32 @@ mod tests {
         assert_eq!(thread.ran(), RunTime::default(), "once");
     }
 
-    #[test]
-    fn a_thread_that_executes_a_program_gives_the_priority_back() {
+    /// A shell whose child's thread executes a program, once it is told to. Checks that the thread gives the priority back,
+    /// after `before` with the shell.
+    fn check_exec(before: impl FnOnce(&mut std::process::Child)) {
+        const SCRIPT: &str = "exec 3<&0; python3 -c \"$0\" <&3 & echo $!; wait";
         const PROGRAM: &str = "import os, threading, time\n\
             threading.Thread(target=lambda: (input(), os.execlp('sleep', 'sleep', '100'))).start()\n\
             time.sleep(100)";
-        let child = std::process::Command::new("python3")
-            .args(["-c", PROGRAM])
-            .stdin(std::process::Stdio::piped())
-            .spawn();
-        let Ok(mut child) = child else {
+        if std::process::Command::new("python3")
+            .arg("-V")
+            .output()
+            .is_err()
+        {
             return eprintln!("skipped: python3 is missing");
-        };
-        let pid = Pid::from_raw(child.id() as i32).unwrap();
+        }
+        let mut shell = std::process::Command::new("sh")
+            .args(["-c", SCRIPT, PROGRAM])
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut input = shell.stdin.take().unwrap();
+        let mut line = String::new();
+        let mut said = std::io::BufReader::new(shell.stdout.take().unwrap());
+        said.read_line(&mut line).unwrap();
+        let (leader, pid) = (Pid::from_child(&shell), line.trim().parse().unwrap());
+        let pid = Pid::from_raw(pid).unwrap();
         let other = || {
             let mut threads = host::procfs::threads(pid);
             threads.find(|thread| *thread != pid)
@@ -218,22 +226,36 @@ mod tests {
             }
         };
         let submits = true;
-        let mut thread =
-            TenantThread::new(WaitingThread { thread, submits }, rustix::process::getpid());
+        let mut thread = TenantThread::new(WaitingThread { thread, submits }, leader);
         thread.set_first(true);
         let is_lent = thread.lent.is_some();
-        child.stdin.take().unwrap().write_all(b"\n").unwrap();
+        before(&mut shell);
+        input.write_all(b"\n").unwrap();
         while is_lent && read(thread.run_time.as_ref().unwrap()).is_some() {
             std::thread::yield_now();
         }
         thread.ran();
-        let class = class_of(child.id());
-        child.kill().unwrap();
-        child.wait().unwrap();
+        let class = class_of(pid.as_raw_pid() as u32);
+        let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+        shell.kill().unwrap();
+        shell.wait().unwrap();
         if !is_lent {
             return eprintln!("skipped: no real-time priority here");
         }
         assert_eq!(class.map(sched_class::is_ordinary), Some(true));
+    }
+
+    #[test]
+    fn a_thread_that_executes_a_program_gives_the_priority_back() {
+        check_exec(|_| {});
+    }
+
+    #[test]
+    fn a_thread_that_executes_a_program_after_its_leader_has_ended_gives_the_priority_back() {
+        check_exec(|leader| {
+            leader.kill().unwrap();
+            leader.wait().unwrap();
+        });
     }
 
     #[test]
