@@ -1,5 +1,6 @@
 //! `selfpage trace`: a trace of the disk's scheduler.
 
+use host::signals::{self, SignalFd};
 use protocol::SOCKET;
 use std::error::Error;
 use std::fs::File;
@@ -18,14 +19,14 @@ const ASK: Duration = Duration::from_millis(100);
 ///
 /// Each transaction, its tenant and its charge; the time that the disk was kept for a tenant
 /// with nothing to submit; the boundaries of periods. As in the right-hand plots of
-/// figures 7 and 8 of the paper.
+/// figures 7 and 8 of the paper. Ctrl-C ends it early, with what has been recorded.
 #[derive(clap::Args)]
 pub struct TraceArgs {
     /// The daemon's socket
     #[arg(long, value_name = "SOCKET", default_value = SOCKET)]
     system: PathBuf,
 
-    /// Duration of the trace
+    /// Duration of the trace, as 500ms, 4s or 1min
     #[arg(long = "for", value_name = "TIME", default_value = "4s", value_parser = parse_time)]
     time: Duration,
 
@@ -42,6 +43,8 @@ pub struct TraceArgs {
 /// Writes a trace.
 pub fn trace(args: TraceArgs) -> Result<ExitCode, Box<dyn Error>> {
     let mut tracer = Tracer::open(&args.system, u64::MAX)?;
+    // A daemon that refuses leaves the file as it was.
+    let mut seen = tracer.read()?;
     // Once there is something to trace, and before the time is spent.
     let fail = |why: std::io::Error| {
         format!(
@@ -50,15 +53,23 @@ pub fn trace(args: TraceArgs) -> Result<ExitCode, Box<dyn Error>> {
         )
     };
     let mut file = BufWriter::new(File::create(&args.output).map_err(fail)?);
-    let mut seen = tracer.read()?;
+    let requests_to_end = signals::set_of(&[libc::SIGINT, libc::SIGTERM]);
+    signals::block(&requests_to_end);
+    let end = SignalFd::open(&requests_to_end)?;
     let begin = Instant::now();
-    while begin.elapsed() < args.time {
+    let mut failed = None;
+    while begin.elapsed() < args.time && failed.is_none() && end.next().is_none() {
         std::thread::sleep(ASK.min(args.time));
-        let more = tracer.read()?;
-        seen.events.extend(more.events);
-        seen.lost += more.lost;
+        match tracer.read() {
+            Ok(more) => {
+                seen.events.extend(more.events);
+                seen.lost += more.lost;
+            }
+            Err(why) => failed = Some(why),
+        }
     }
-    let names: Vec<_> = list(&args.system)?
+    let names: Vec<_> = list(&args.system)
+        .unwrap_or_default()
         .into_iter()
         .map(|one| (one.client, format!("{} {}", one.tenant, one.name)))
         .collect();
@@ -78,5 +89,5 @@ pub fn trace(args: TraceArgs) -> Result<ExitCode, Box<dyn Error>> {
             lost => format!("; {lost} were lost: the scheduler was faster than this could read"),
         }
     );
-    Ok(ExitCode::SUCCESS)
+    failed.map_or(Ok(ExitCode::SUCCESS), |why| Err(why.into()))
 }

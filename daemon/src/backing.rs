@@ -171,9 +171,7 @@ pub fn calibration_file(disk: &Disk) -> PathBuf {
 /// The figures that are kept; else those in the records of an earlier daemon's tenants, whose files may have all room
 /// that a measurement needs; else the disk is measured.
 fn figures(disk: &Disk, swap: &mut SwapFs) -> Result<CostModel, DaemonError> {
-    let path = calibration_file(disk);
-    let text = std::fs::read_to_string(&path).ok();
-    let kept = text.and_then(|text| toml::from_str::<SavedCalibration>(&text).ok());
+    let kept = saved_calibration(disk)?;
     if let Some(kept) = kept.filter(|kept| kept.filesystem == swap.id()) {
         return Ok(kept.figures.model);
     }
@@ -182,7 +180,7 @@ fn figures(disk: &Disk, swap: &mut SwapFs) -> Result<CostModel, DaemonError> {
         tracing::warn!(
             "{} has no figures of this disk: those that its tenants were admitted by hold; a daemon that starts \
              without tenants measures it again",
-            path.display()
+            calibration_file(disk).display()
         );
         // The former daemon's configuration may have promised less.
         return Ok(CostModel {
@@ -192,6 +190,29 @@ fn figures(disk: &Disk, swap: &mut SwapFs) -> Result<CostModel, DaemonError> {
     }
     tracing::info!("measuring the disk, once, for some seconds");
     Ok(measure(disk, swap)?.model)
+}
+
+/// What is in the file of the figures: none where it is not there, or of another version. Another file is not replaced.
+fn saved_calibration(disk: &Disk) -> Result<Option<SavedCalibration>, DaemonError> {
+    let path = calibration_file(disk);
+    let fail = |why: &dyn std::fmt::Display| {
+        let place = path.display();
+        DaemonError::Disk(format!("disk.calibration: {place}: {why}"))
+    };
+    missing_own_folder(&path).map_err(|why| fail(&why))?;
+    let text = match std::fs::read_to_string(&path) {
+        Ok(text) => text,
+        Err(why) if why.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(why) => return Err(fail(&format_args!("{why}: name another file"))),
+    };
+    let is_of_ours = |table: toml::Table| table.contains_key("filesystem");
+    match toml::from_str(&text) {
+        Ok(kept) => Ok(Some(kept)),
+        Err(_) if text.is_empty() || toml::from_str(&text).is_ok_and(is_of_ours) => Ok(None),
+        Err(_) => Err(fail(
+            &"the file holds something else than figures of a disk: name another, or remove it",
+        )),
+    }
 }
 
 /// Measures the device under a swap filesystem, and keeps the figures.
@@ -204,9 +225,9 @@ fn measure(disk: &Disk, swap: &mut SwapFs) -> Result<Calibration, DaemonError> {
     };
     let path = calibration_file(disk);
     let text = toml::to_string(&kept).map_err(|why| fail(&why))?;
-    if let Some(folder) = path.parent() {
+    if let Some(folder) = missing_own_folder(&path).map_err(|why| fail(&why))? {
         // If it cannot be made, writing says so.
-        let _ = std::fs::create_dir_all(folder);
+        let _ = std::fs::create_dir(folder);
     }
     replace(&path, &text).map_err(|why| fail(&format_args!("{}: {why}", path.display())))?;
     Ok(kept.figures)
@@ -233,6 +254,7 @@ fn replace(path: &Path, text: &str) -> std::io::Result<()> {
 /// Whether a daemon could use a disk, without changing anything, for `selfpage system check`;
 /// what is unusual about it.
 pub fn check_disk(disk: &Disk) -> Result<Vec<DeviceWarning>, DaemonError> {
+    saved_calibration(disk)?;
     let size = disk.size.map(|size| size.0);
     let options = FormatOptions { size, force: false };
     let warnings = match (missing_own_folder(&disk.swap)?, disk.swap.file_name()) {
@@ -245,6 +267,7 @@ pub fn check_disk(disk: &Disk) -> Result<Vec<DeviceWarning>, DaemonError> {
 
 /// Measures a disk anew, for `selfpage system calibrate`.
 pub fn calibrate_disk(disk: &Disk) -> Result<(Calibration, PathBuf), DaemonError> {
+    saved_calibration(disk)?;
     let mut swap = open_swap(disk, Duration::ZERO)?;
     Ok((measure(disk, &mut swap)?, calibration_file(disk)))
 }
@@ -303,6 +326,33 @@ mod tests {
             ("new".into(), "precious".into())
         );
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2);
+    }
+
+    #[test]
+    fn a_file_that_holds_no_figures_is_not_replaced_by_them() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut disk: Disk = toml::from_str("swap = \"/swap\"").unwrap();
+        let mut saved = |name: &str, text: Option<&str>| {
+            let path = folder.path().join(name);
+            if let Some(text) = text {
+                std::fs::write(&path, text).unwrap();
+            }
+            disk.calibration = Some(path);
+            let saved = saved_calibration(&disk).map(|saved| saved.is_some());
+            saved.map_err(|why| why.to_string())
+        };
+        assert_eq!(saved("new", None), Ok(false));
+        assert_eq!(saved("selfpage/new", None), Ok(false));
+        assert_eq!(saved("older", Some("filesystem = 1\n")), Ok(false));
+        for (name, text) in [
+            ("other", Some("[memory]\nframes = \"1G\"\n")),
+            ("text", Some("precious")),
+            (".", None),
+            ("missing/new", None),
+        ] {
+            let why = saved(name, text).unwrap_err();
+            assert!(why.contains("disk.calibration"), "{why}");
+        }
     }
 
     #[test]

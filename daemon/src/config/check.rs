@@ -43,7 +43,12 @@ impl Config {
     /// The first value that cannot be.
     pub(super) fn nonsense(&self) -> Option<InvalidValue> {
         let Self { memory, disk, .. } = self;
-        for (name, path) in [("socket", &self.socket), ("disk.swap", &disk.swap)] {
+        let paths = [("socket", &self.socket), ("disk.swap", &disk.swap)];
+        let figures = disk
+            .calibration
+            .iter()
+            .map(|path| ("disk.calibration", path));
+        for (name, path) in paths.into_iter().chain(figures) {
             if !path.is_absolute() {
                 let why = format!("{name} is {}: write the whole path, from /", path.display());
                 return Some((name.into(), why));

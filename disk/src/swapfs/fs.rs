@@ -45,6 +45,7 @@ impl SwapFs {
     /// Makes an empty filesystem on a partition or on a file. A missing file is made and allocated
     /// whole. Refuses to lose existing contents unless `options` force it.
     pub fn format(path: &Path, options: &FormatOptions) -> Result<Self, OpenError> {
+        check_asked(path, options)?;
         let (device, is_new) = Device::prepare(path, options)?;
         let made = draw_id(path).and_then(|id| Self::format_on(device, id, options.force));
         if made.is_err() && is_new {
@@ -59,9 +60,10 @@ impl SwapFs {
     /// process has it open.
     pub fn check(path: &Path, options: &FormatOptions) -> Result<Vec<DeviceWarning>, OpenError> {
         let Some(device) = Device::inspect(path, options.size)? else {
+            check_asked(path, options)?;
             return Ok(Vec::new());
         };
-        check_size(&device)?;
+        check_size(device.name(), device.size())?;
         let found = signatures::describe(&device).map_err(|errno| OpenError::Io {
             place: device.name().to_owned(),
             doing: "reading",
@@ -91,7 +93,7 @@ impl SwapFs {
 impl<M: BlockDevice> SwapFs<M> {
     /// [`SwapFs::format`] for any block device. `id` is random.
     pub fn format_on(medium: M, id: [u8; 16], force: bool) -> Result<Self, OpenError> {
-        check_size(&medium)?;
+        check_size(medium.name(), medium.size())?;
         let failed = |doing| {
             let place = medium.name().to_owned();
             move |errno| OpenError::Io {
@@ -126,7 +128,7 @@ impl<M: BlockDevice> SwapFs<M> {
 
     /// [`SwapFs::open`] for any block device.
     pub fn open_on(medium: M) -> Result<Self, OpenError> {
-        check_size(&medium)?;
+        check_size(medium.name(), medium.size())?;
         let medium = Arc::new(medium);
         let (superblocks, table) = Superblocks::open(medium.clone())?;
         let recorded = DATA + u64::from(table.units) * UNIT;
@@ -279,16 +281,22 @@ impl<M: BlockDevice> SwapFs<M> {
     }
 }
 
-fn check_size(medium: &impl BlockDevice) -> Result<(), OpenError> {
-    let least = DATA + UNIT;
-    if medium.size() < least {
-        return Err(OpenError::TooSmall {
-            place: medium.name().to_owned(),
-            there: medium.size(),
+fn check_size(name: &str, there: u64) -> Result<(), OpenError> {
+    let (place, least) = (name.to_owned(), DATA + UNIT);
+    match there < least {
+        true => Err(OpenError::TooSmall {
+            place,
+            there,
             least,
-        });
+        }),
+        false => Ok(()),
     }
-    Ok(())
+}
+
+/// Checks the size of a file that is yet to be made.
+fn check_asked(path: &Path, options: &FormatOptions) -> Result<(), OpenError> {
+    let size = options.size.unwrap_or(u64::MAX);
+    check_size(&path.display().to_string(), size)
 }
 
 fn draw_id(path: &Path) -> Result<[u8; 16], OpenError> {
