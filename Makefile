@@ -1,6 +1,6 @@
 # make run    builds, then has CPython fill and check a dict of hundreds of megabytes in
 #             64 MB of frames, and compares the result
-# make install  the programs into PREFIX/bin and the library into PREFIX/lib: PREFIX=/usr/local, DESTDIR=
+# make install  the programs into PREFIX/bin, library and systemd's units into PREFIX/lib: PREFIX=/usr/local, DESTDIR=
 # make test   everything that must hold, quickly; what it needs from Debian is installed
 #             or named
 # make soak   the end-to-end tests at full size, hours of paging, not minutes; a server beside
@@ -28,6 +28,7 @@ SEED   ?=
 
 # Where `make install` puts what it installs.
 PREFIX ?= /usr/local
+UNITS   = $(wildcard daemon/units/* manager/units/*)
 
 .PHONY: build run install test test-units test-interleavings test-programs test-kernels soak fuzz fuzz-daemon bench bench-quick lint tools rust
 
@@ -40,6 +41,10 @@ run: build
 install: build
 	install -D -t $(DESTDIR)$(PREFIX)/bin $(TARGET)/release/selfpage $(TARGET)/release/selfpage-bench
 	install -D -m 644 -t $(DESTDIR)$(PREFIX)/lib $(TARGET)/release/libselfpage_preload.so
+	install -d $(DESTDIR)$(PREFIX)/lib/systemd/system
+	for unit in $(UNITS); do \
+		sed 's,=/usr/bin/,=$(PREFIX)/bin/,' $$unit > $(DESTDIR)$(PREFIX)/lib/systemd/system/$${unit##*/} || exit; \
+	done
 
 # All tests are built first. Then the three parts run beside each other: many tests wait for timeouts and not for
 # processors.

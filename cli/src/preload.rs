@@ -1,9 +1,15 @@
 //! Locates libselfpage_preload.so.
 
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use std::io::Read;
 use std::path::{Path, PathBuf};
+use wired::PAGE;
 
 /// The library's file name.
 const NAME: &str = "libselfpage_preload.so";
+
+/// How a 64-bit library begins.
+const ELF: &[u8; 5] = b"\x7fELF\x02";
 
 /// Names the library where it is not beside the program.
 pub const VARIABLE: &str = "SELFPAGE_PRELOAD";
@@ -24,6 +30,18 @@ pub enum Missing {
         .0.display()
     )]
     Separator(PathBuf),
+    /// The dynamic loader cannot map it.
+    #[error(
+        "{} cannot be preloaded: {why}; it has to be a 64-bit library that this user may read, on a file system that is not \
+         mounted with noexec",
+        .path.display()
+    )]
+    Unloadable {
+        /// The library.
+        path: PathBuf,
+        /// Why.
+        why: std::io::Error,
+    },
 }
 
 /// The library's absolute path.
@@ -37,9 +55,28 @@ pub fn find() -> Result<PathBuf, Missing> {
         return Err(Missing::Nowhere(places));
     };
     let splits = |b: &u8| matches!(b, b' ' | b':' | b'\t' | b'\n');
-    match path.as_os_str().as_encoded_bytes().iter().any(splits) {
-        true => Err(Missing::Separator(path)),
-        false => Ok(path),
+    if path.as_os_str().as_encoded_bytes().iter().any(splits) {
+        return Err(Missing::Separator(path));
+    }
+    match try_to_load(&path) {
+        Ok(()) => Ok(path),
+        Err(why) => Err(Missing::Unloadable { path, why }),
+    }
+}
+
+/// Maps the library's first page as the dynamic loader does, which runs a program without a library that it cannot load.
+fn try_to_load(path: &Path) -> std::io::Result<()> {
+    let mut file = std::fs::File::open(path)?;
+    let mut head = [0; ELF.len()];
+    file.read_exact(&mut head)?;
+    if head != *ELF {
+        return Err(std::io::Error::other("it is no such library"));
+    }
+    let (rights, flags) = (ProtFlags::READ | ProtFlags::EXEC, MapFlags::PRIVATE);
+    // SAFETY: a new mapping, where the kernel chooses, which ends here.
+    unsafe {
+        let page = mmap(std::ptr::null_mut(), PAGE, rights, flags, &file, 0)?;
+        Ok(munmap(page, PAGE)?)
     }
 }
 

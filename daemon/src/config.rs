@@ -231,16 +231,18 @@ impl Config {
         }
     }
 
-    /// What in `new` a running daemon cannot take over.
+    /// What in `new` a running daemon cannot take over, and what it needs.
     pub fn differs(&self, new: &Self) -> Vec<&'static str> {
-        let mut found = Vec::new();
-        if self.socket != new.socket {
-            found.push("socket");
-        }
-        if self.disk != new.disk {
-            found.push("disk");
-        }
-        found
+        const SOCKET: &str = "socket needs a restart, which tenants do not live through: they look for a daemon at the former one";
+        const SWAP: &str = "disk.swap needs a restart, which tenants do not live through: their pages are in the former one";
+        const DISK: &str = "disk needs a restart, which tenants live through";
+        let socket = (self.socket != new.socket).then_some(SOCKET);
+        let disk = match (self.disk == new.disk, self.disk.swap == new.disk.swap) {
+            (true, _) => None,
+            (false, true) => Some(DISK),
+            (false, false) => Some(SWAP),
+        };
+        socket.into_iter().chain(disk).collect()
     }
 
     /// Frames to promise, of a machine with `total` bytes.

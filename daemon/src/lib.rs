@@ -289,9 +289,7 @@ impl Daemon {
         };
         let contracts = &mut self.contracts;
         for what in contracts.config.differs(&new) {
-            tracing::warn!(
-                "{what} in the configuration needs a restart, which tenants live through"
-            );
+            tracing::warn!("in the configuration {what}");
         }
         let managed = new.managed_frames(total_memory());
         if let Err(why) = contracts.frames.set_managed(managed) {

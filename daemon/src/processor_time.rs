@@ -90,7 +90,7 @@ const SPARE: [f64; 2] = [0.1, 0.2];
 
 const WITHOUT: &str = "beside programs that compute its threads wait for a processor after each page: the daemon may not \
                        give them real-time priority; run it with CAP_SYS_NICE, in a control group with real-time budget, or \
-                       leave disk.processor_time out";
+                       set disk.processor_time = false";
 
 /// The processor time of one tenant.
 struct TenantTime {

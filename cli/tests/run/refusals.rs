@@ -93,6 +93,18 @@ fn a_missing_library_is_said_with_where_it_was_looked_for() {
 }
 
 #[test]
+fn a_library_that_the_loader_cannot_map_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let library = folder.path().join("library.so");
+    std::fs::write(&library, "no library at all").unwrap();
+    let mut command = run(&["true"]);
+    command.env("SELFPAGE_PRELOAD", &library);
+    let (output, errors) = output(command);
+    assert_eq!(output.status.code(), Some(125));
+    assert!(errors.contains("cannot be preloaded"), "{errors}");
+}
+
+#[test]
 fn a_static_program_is_refused_before_it_starts_or_warned_about() {
     let Some((_folder, program)) = static_program("int main(void) { return 9; }") else {
         return;
