@@ -112,6 +112,8 @@ pub struct PlacementRefusals {
     /// When a write failed last whose object had no answer to its request for a place. None since one
     /// was answered.
     unanswered: Option<Time>,
+    /// Whether people know that there is no room for second copies.
+    has_warned_of_single: bool,
 }
 
 impl PlacementRefusals {
@@ -244,7 +246,15 @@ pub fn give_up(
     };
     transport.copies_full_until = now + pause;
     let at = transport.objects.find(object);
-    let at = at.filter(|at| pause != UNREACHABLE && transport.objects.at(*at).copies.is_empty());
+    let copies = at.map(|at| transport.objects.at(at).copies.len());
+    let has_warned = &mut transport.placement_refusals.has_warned_of_single;
+    if pause == FULL && copies == Some(1) && !std::mem::replace(has_warned, true) {
+        tracing::warn!(
+            "pages have one copy only, since no other paging server has room for a second one: if their server ends, the program does; \
+             lend more memory (`selfpage serve --ram`)"
+        );
+    }
+    let at = at.filter(|_| pause != UNREACHABLE && copies == Some(0));
     let writes = at.map(|at| (at, transport.placement_refusals.on_refused(at, now)));
     let is_known = matches!(writes, Some((_, RefusedWrites::Fail { is_first: false })));
     match pause {
