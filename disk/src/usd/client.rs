@@ -5,7 +5,6 @@
 //! make the disk hold is bounded, however many channels it has.
 
 use super::channel::{Channel, WakeState};
-use super::command::UsdEvent;
 use super::stats::ClientCounters;
 use super::transaction::Transaction;
 use super::waiting_threads::WaitingThreads;
@@ -158,16 +157,6 @@ impl Client {
         for transaction in &mut self.window {
             transaction.orphan |= transaction.channel == id && transaction.in_flight == 0;
         }
-    }
-
-    /// Releases closed channels with nothing in flight.
-    pub(super) fn release_closed(&mut self, tell: &mut impl FnMut(UsdEvent)) {
-        self.channels.retain(|channel| {
-            if channel.is_drained() {
-                tell(UsdEvent::Closed(channel.id));
-            }
-            !channel.is_drained()
-        });
     }
 
     /// Polls its channels again after a ring.

@@ -128,6 +128,30 @@ impl DiskThread {
         self.release_closed(at as u32);
     }
 
+    /// Releases a client's closed channels, and the client if it is being removed and drained.
+    pub(super) fn release_closed(&mut self, at: u32) {
+        let (events, closed) = (&self.events, &self.closed);
+        let Some(client) = client_at(&mut self.clients, at) else {
+            return;
+        };
+        for channel in client
+            .channels
+            .extract_if(.., |channel| channel.is_drained())
+        {
+            events.send(UsdEvent::Closed(channel.id));
+            closed.free(channel.server);
+        }
+        if client.channels.is_empty()
+            && let Some(answer) = client.removal.take()
+        {
+            // The waiting thread closes the client's file: the last close of a large unlinked file
+            // takes long.
+            let gone = self.clients[at as usize].take();
+            self.awake.retain(|&other| other != at);
+            let _ = answer.send(gone);
+        }
+    }
+
     fn remove(&mut self, now: Time, id: ClientId, answer: Sender<Option<Client>>) {
         let Some(at) = self.find(id) else {
             let _ = answer.send(None);

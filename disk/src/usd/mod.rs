@@ -35,6 +35,7 @@
 mod background;
 mod channel;
 mod client;
+mod closed_channels;
 mod command;
 mod control;
 mod dispatch;
@@ -143,6 +144,15 @@ pub enum UsdError {
     },
 }
 
+impl UsdError {
+    fn thread(why: &std::io::Error) -> Self {
+        Self::Needs {
+            what: "thread",
+            errno: Errno::from_io_error(why).unwrap_or(Errno::AGAIN),
+        }
+    }
+}
+
 /// A disk and its thread, which ends when this is dropped: as soon as nothing is in flight, or a second later if that is
 /// a transport's alone.
 #[derive(Debug)]
@@ -208,10 +218,7 @@ impl Usd {
                 }
                 Err(error) => _ = ready.send(Err(error)),
             })
-            .map_err(|error| UsdError::Needs {
-                what: "thread",
-                errno: Errno::from_io_error(&error).unwrap_or(Errno::AGAIN),
-            })?;
+            .map_err(|why| UsdError::thread(&why))?;
         begun
             .recv()
             .unwrap_or(Err(UsdError::Ring { errno: Errno::IO }))?;

@@ -8,6 +8,7 @@
 use super::background::Background;
 use super::channel::LONGEST_UNSIGNALLED;
 use super::client::{Client, Received, WINDOW, client_at};
+use super::closed_channels::ClosedChannels;
 use super::command::{EventSender, UsdCommand, UsdEvent};
 use super::doorbells::{Doorbells, Rang};
 use super::poll_policy::PollPolicy;
@@ -55,11 +56,12 @@ pub(super) struct DiskThread {
     pub(super) ring: Ring,
     pub(super) clients: Vec<Option<Client>>,
     /// Clients with channels to poll.
-    awake: Vec<u32>,
+    pub(super) awake: Vec<u32>,
     ended: Vec<(RingEvent, i32)>,
     /// Channels with completions that may have to be signalled.
     answered: Vec<(u32, ChannelId, Time)>,
     pub(super) doorbells: Doorbells,
+    pub(super) closed: ClosedChannels,
     pub(super) sleeps: u64,
     /// When the disk was dropped.
     pub(super) stopped: Option<Time>,
@@ -98,6 +100,7 @@ impl DiskThread {
             ended: Vec::with_capacity(256),
             answered: Vec::with_capacity(256),
             doorbells: Doorbells::default(),
+            closed: ClosedChannels::start().map_err(|why| UsdError::thread(&why))?,
             sleeps: 0,
             stopped: None,
         })
@@ -367,24 +370,6 @@ impl DiskThread {
             let until = due.into_iter().flatten().min();
             let time = until.map(|until| Duration::from(until - now));
             self.ring.sleep(time);
-        }
-    }
-
-    /// Releases a client's closed channels, and the client if it is being removed and drained.
-    pub(super) fn release_closed(&mut self, at: u32) {
-        let events = &self.events;
-        let Some(client) = client_at(&mut self.clients, at) else {
-            return;
-        };
-        client.release_closed(&mut |event| events.send(event));
-        if client.channels.is_empty()
-            && let Some(answer) = client.removal.take()
-        {
-            // The waiting thread closes the client's file: the last close of a large unlinked file
-            // takes long.
-            let gone = self.clients[at as usize].take();
-            self.awake.retain(|&other| other != at);
-            let _ = answer.send(gone);
         }
     }
 }
