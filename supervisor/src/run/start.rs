@@ -63,25 +63,53 @@ pub(super) struct RunningTree {
     pub spec: RunSpec,
     pub supervisor: Supervisor,
     pub signals: Signals,
+    pub program: RunningProgram,
+}
+
+/// A program that runs.
+pub(super) struct RunningProgram {
+    pub pid: Pid,
+    pub begin: Instant,
     pub notifier: Option<Notifier>,
     pub sampler: Sampler,
-    pub program: Pid,
-    pub begin: Instant,
 }
 
 /// Starts the program under a supervisor in this process. Control groups are named for `owner`.
 /// `fds` are the descriptors that only the program is to hold.
+///
+/// `report` is called with a failure while the contract is still there: the daemon kills a process whose connection has closed.
 pub(super) fn start(
     mut spec: RunSpec,
     inherited: &InheritedMask,
     fds: &[RawFd],
     owner: u32,
+    report: impl Fn(&RunError),
 ) -> Result<RunningTree, RunError> {
     let signals = set_child_subreaper(Some(getpid()))
         .map_err(Into::into)
         .and_then(|()| Signals::open())
-        .map_err(RunError::Watch)?;
-    let mut supervisor = start_supervisor(&mut spec)?;
+        .map_err(RunError::Watch)
+        .inspect_err(&report)?;
+    let supervisor = start_supervisor(&mut spec).map_err(RunError::from);
+    let mut supervisor = supervisor.inspect_err(&report)?;
+    let started = start_program(&mut spec, &mut supervisor, inherited, fds, owner);
+    let program = started.inspect_err(&report)?;
+    Ok(RunningTree {
+        spec,
+        supervisor,
+        signals,
+        program,
+    })
+}
+
+/// Starts the program in a supervisor that has its contract.
+fn start_program(
+    spec: &mut RunSpec,
+    supervisor: &mut Supervisor,
+    inherited: &InheritedMask,
+    fds: &[RawFd],
+    owner: u32,
+) -> Result<RunningProgram, RunError> {
     if supervisor.store().is_some_and(SharedStore::is_in_memory) {
         tracing::warn!(
             "warning: the folder of the swap file is a file system in memory, so pages that are written \
@@ -94,7 +122,7 @@ pub(super) fn start(
     limits::check_space()?;
     if let Some(through) = &spec.direct_io {
         let why = format!("direct I/O is possible from the start, through {through}");
-        enable_pin_check(&supervisor, &why);
+        enable_pin_check(supervisor, &why);
     }
     let reserve = |reservation| ReservationGuard::take(reservation, owner);
     let reservation = spec.cpu.map(reserve).transpose()?;
@@ -102,7 +130,7 @@ pub(super) fn start(
         tracing::warn!("{note}");
     }
     let begin = Instant::now();
-    let spawned = spawn(&spec, &supervisor, inherited, reservation.as_ref());
+    let spawned = spawn(spec, supervisor, inherited, reservation.as_ref());
     let Spawned { pid, listener } = spawned.map_err(|why| match why {
         SpawnError::Exec(errno) => RunError::Exec(ExecError::from_exec(&spec.program, errno)),
         why => RunError::Spawn(why),
@@ -114,15 +142,12 @@ pub(super) fn start(
     // that there is no room for is refused with the reason.
     let _ = descriptor_limit::raise();
     limits::raise_processor_time();
-    match attach(&mut supervisor, listener, fds) {
-        Ok((notifier, sampler)) => Ok(RunningTree {
-            spec,
-            supervisor,
-            signals,
+    match attach(supervisor, listener, fds) {
+        Ok((notifier, sampler)) => Ok(RunningProgram {
+            pid,
+            begin,
             notifier,
             sampler,
-            program: pid,
-            begin,
         }),
         Err(why) => {
             process_tree::kill_below(KILL_LIMIT);

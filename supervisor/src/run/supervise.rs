@@ -11,7 +11,7 @@ use super::group_signals::GroupWitness;
 use super::ipc::{Message, SignalInfo};
 use super::page_client_end;
 use super::signals::InheritedMask;
-use super::start::{RunningTree, start};
+use super::start::{RunError, RunningTree, start};
 use super::{FinishedRun, OWN_FAILURE, RunSpec};
 use crate::TreeEvent;
 use crate::direct_io_filter::Notifier;
@@ -45,14 +45,13 @@ pub(super) fn supervise(
 ) -> i32 {
     let _ = rustix::thread::set_name(c"selfpage-super");
     let owner = getppid().map_or(0, |front| front.as_raw_nonzero().get() as u32);
-    let tree = match start(spec, &inherited, fds, owner) {
+    let report_failure = |why: &RunError| {
+        tracing::error!("{why}");
+        let _ = Message::Failed(why.status().into()).send(&front);
+    };
+    let tree = match start(spec, &inherited, fds, owner, report_failure) {
         Ok(tree) => tree,
-        Err(why) => {
-            tracing::error!("{why}");
-            let status = why.status().into();
-            let _ = Message::Failed(status).send(&front);
-            return status;
-        }
+        Err(why) => return why.status().into(),
     };
     let _ = Message::Started.send(&front);
     let mut main = MainLoop::new(tree, front, group);
@@ -62,8 +61,8 @@ pub(super) fn supervise(
             report(FinishedRun {
                 spec: &main.tree.spec,
                 supervisor: &main.tree.supervisor,
-                sampler: &main.tree.sampler,
-                time: main.tree.begin.elapsed(),
+                sampler: &main.tree.program.sampler,
+                time: main.tree.program.begin.elapsed(),
                 status,
             });
             cpu_reservation::release(owner);
@@ -140,6 +139,7 @@ impl MainLoop {
                 }
             }
             self.tree
+                .program
                 .sampler
                 .sample_if_due(self.tree.supervisor.programs());
             if self.reap() {
@@ -153,13 +153,13 @@ impl MainLoop {
     }
 
     fn wait(&self) {
-        let notifier = self.tree.notifier.as_ref();
+        let notifier = self.tree.program.notifier.as_ref();
         let soon = notifier.and_then(Notifier::due_in).unwrap_or(REMARK);
         let limit = self
             .tree
             .supervisor
             .next_timeout()
-            .min(self.tree.sampler.due_in())
+            .min(self.tree.program.sampler.due_in())
             .min(soon);
         // At most REMARK, so the conversion succeeds.
         let limit = Timespec::try_from(limit).ok();
@@ -167,7 +167,10 @@ impl MainLoop {
         borrowed(Some(self.front.as_fd()), &mut fds);
         borrowed(Some(self.tree.signals.fd()), &mut fds);
         borrowed(Some(self.tree.supervisor.fd()), &mut fds);
-        borrowed(self.tree.notifier.as_ref().map(Notifier::fd), &mut fds);
+        borrowed(
+            self.tree.program.notifier.as_ref().map(Notifier::fd),
+            &mut fds,
+        );
         let _ = poll(&mut fds, limit.as_ref());
     }
 
@@ -205,7 +208,7 @@ impl MainLoop {
 
     /// Handles calls that stopped at the filter.
     fn on_stopped_calls(&mut self) {
-        let Some(notifier) = &mut self.tree.notifier else {
+        let Some(notifier) = &mut self.tree.program.notifier else {
             return;
         };
         let mut ready = [PollFd::from_borrowed_fd(notifier.fd(), PollFlags::IN)];
@@ -229,7 +232,7 @@ impl MainLoop {
         }
         let refused = notifier.settle(&self.tree.supervisor);
         if gone || (over && !readable) {
-            self.tree.notifier = None;
+            self.tree.program.notifier = None;
         }
         if refused > 0 {
             let text =
@@ -243,7 +246,7 @@ impl MainLoop {
     fn forward(&mut self, signal: SignalInfo) {
         let group = |pid: Option<Pid>| pid.and_then(|pid| rustix::process::getpgid(Some(pid)).ok());
         // A program may have left the group (timeout does).
-        let is_in_group = group(self.front_pid) == group(Some(self.tree.program));
+        let is_in_group = group(self.front_pid) == group(Some(self.tree.program.pid));
         if is_in_group && self.group.has_received(signal) {
             return;
         }
@@ -260,7 +263,7 @@ impl MainLoop {
                 // SAFETY: our own child, not yet waited for, so the number is still its.
                 unsafe {
                     libc::sigqueue(
-                        self.tree.program.as_raw_nonzero().get(),
+                        self.tree.program.pid.as_raw_nonzero().get(),
                         signal.signal,
                         value,
                     )
@@ -268,7 +271,7 @@ impl MainLoop {
             }
             (None, _) => {
                 // SAFETY: as above.
-                unsafe { libc::kill(self.tree.program.as_raw_nonzero().get(), signal.signal) };
+                unsafe { libc::kill(self.tree.program.pid.as_raw_nonzero().get(), signal.signal) };
             }
             (Some(_), Some(signal)) => signal_survivors(signal),
             (Some(_), None) => {}
@@ -295,7 +298,9 @@ impl MainLoop {
                 0 => return false,
                 -1 => return std::io::Error::last_os_error().raw_os_error() == Some(libc::ECHILD),
                 // A program that has been reaped may have left its number to another process.
-                pid if self.status.is_some() || pid != self.tree.program.as_raw_nonzero().get() => {
+                pid if self.status.is_some()
+                    || pid != self.tree.program.pid.as_raw_nonzero().get() =>
+                {
                     let pager = Pid::from_raw(pid).filter(|_| libc::WIFSTOPPED(status));
                     // A pattern of `pkill` can stop the pager, too, which has to run to give a stopped program's frames up.
                     if let Some(pid) = pager.filter(|pid| self.tree.supervisor.is_pager(*pid)) {
