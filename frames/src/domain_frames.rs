@@ -144,11 +144,14 @@ impl<'a> DomainFrames<'a> {
         Ok(())
     }
 
-    /// Puts several frames; stops at the first that is not in use.
+    /// Puts several frames; stops at the first that is not in use. Those of a domain whose pager has ended are not its any more.
     pub fn put_batch(&self, frames: &[Frame]) -> Result<(), LedgerMisuse> {
         for frame in frames {
-            self.change_used(*frame, self.entry(State::Unused))?;
-            self.unused.insert(*frame);
+            match self.change_used(*frame, self.entry(State::Unused)) {
+                Ok(()) => self.unused.insert(*frame),
+                Err(_) if self.slot.n.load(SeqCst) & CLOSED != 0 => return Ok(()),
+                Err(misuse) => return Err(misuse),
+            }
         }
         self.wake_waiters();
         Ok(())

@@ -80,7 +80,7 @@ pub struct Supervisor {
     unfinished: Vec<(DomainId, Instant)>,
     unclaimed: UnclaimedDomains,
     new_images: NewImages,
-    orphaned: Vec<OrphanedMemory>,
+    orphaned: Vec<(DomainId, OrphanedMemory)>,
     strangers: BTreeMap<u64, UnidentifiedPeer>,
     next_stranger: u64,
     accepts_by_name: bool,
@@ -356,7 +356,7 @@ impl Supervisor {
         }
         self.finish();
         self.admit_images(&mut happened);
-        self.orphaned.retain(OrphanedMemory::fail_faults);
+        self.serve_orphaned();
         if self.swept.elapsed() >= SWEEP {
             self.sweep();
         }

@@ -19,7 +19,7 @@
 use crate::capability::Capabilities;
 use crate::map::{MapError, Wake};
 use crate::message_slot::MessageSlot;
-use crate::register::{TranslationError, failed, range};
+use crate::register::{TranslationError, UNMAPPED, failed, is_memory_in_use, range};
 use crate::uapi;
 use crate::uffd_msg::{Fault, read_messages, read_now};
 use crate::userfault::{EntryKind, Userfault, UserfaultOptions};
@@ -100,9 +100,6 @@ pub struct ForeignUserfault {
 
 /// The name of a userfaultfd in `/proc/self/fd`.
 const NAME: &str = "anon_inode:[userfaultfd]";
-
-/// An address that programs do not map, for [`ForeignUserfault::is_owner_alive`].
-const UNMAPPED: usize = 1 << 20;
 
 impl ForeignUserfault {
     /// Checks that a descriptor is a userfaultfd. Its close never waits for a peer, so any thread may close it.
@@ -297,15 +294,7 @@ impl ForeignUserfault {
 
     /// Returns true while a process has the address space.
     pub fn is_owner_alive(&self) -> bool {
-        // Write protection looks the address space up before the range.
-        let mut protect = uapi::uffdio_writeprotect {
-            range: range(UNMAPPED, wired::PAGE),
-            mode: 0,
-        };
-        // SAFETY: the range is not mapped, so nothing changes.
-        let outcome =
-            unsafe { uapi::call::<{ uapi::WRITEPROTECT }, _>(self.as_fd(), &mut protect) };
-        outcome != Err(Errno::SRCH)
+        is_memory_in_use(self)
     }
 }
 

@@ -54,7 +54,20 @@ pub enum PoisonMethod {
 
 /// An address that programs do not map, above `vm.mmap_min_addr`: below it the kernel refuses a
 /// range before it looks at the address space.
-const PROBED: usize = 1 << 20;
+pub(crate) const UNMAPPED: usize = 1 << 20;
+
+/// Returns true while a process has the address space of a userfaultfd.
+pub(crate) fn is_memory_in_use(userfaultfd: impl AsFd) -> bool {
+    // Write protection looks the address space up before the range, on every kernel.
+    let mut protect = uapi::uffdio_writeprotect {
+        range: range(UNMAPPED, wired::PAGE),
+        mode: 0,
+    };
+    // SAFETY: the range is not mapped, so nothing changes.
+    let outcome =
+        unsafe { uapi::call::<{ uapi::WRITEPROTECT }, _>(userfaultfd.as_fd(), &mut protect) };
+    outcome != Err(Errno::SRCH)
+}
 
 /// The error of an operation.
 pub(crate) fn failed(
@@ -142,18 +155,9 @@ impl Userfault {
         Ok(PoisonMethod::Replaced)
     }
 
-    /// Returns true if a process still uses the memory of a descriptor whose pager has ended: the
-    /// next access to the missing page that is probed fails then, too.
+    /// Returns true if a process still uses the memory of a descriptor whose pager has ended.
     pub fn is_orphan_in_use(&self) -> bool {
-        let mut argument = uapi::uffdio_poison {
-            range: range(PROBED, wired::PAGE),
-            mode: 0,
-            updated: 0,
-        };
-        // SAFETY: marks at most a missing page of registered memory, which nothing can bring.
-        let outcome = unsafe { uapi::call::<{ uapi::POISON }, _>(self.as_fd(), &mut argument) };
-        // An address space without a user gets ESRCH.
-        outcome != Err(Errno::SRCH)
+        is_memory_in_use(self)
     }
 
     /// Removes the poison: the pages are missing again, registered for missing pages and, with

@@ -29,15 +29,27 @@ impl Supervisor {
         if let Some(store) = &mut self.store {
             store.note_peak(is_last);
         }
-        let frames = self.take_back(member.domain);
+        let (domain, pid) = (member.domain, member.program);
+        let frames = self.drain(domain);
+        match member.into_orphaned_memory() {
+            // A process that uses the memory may still release pages, under the number of this slot.
+            Some(memory) => self.orphaned.push((domain, memory)),
+            None => self.take_back_slot(domain),
+        }
         // Its parent may fork another child at once.
-        self.program_ends.on_ended(slot, member.program);
-        happened.push(TreeEvent::Left {
-            slot,
-            pid: member.program,
-            frames,
-        });
-        self.orphaned.extend(member.into_orphaned_memory());
+        self.program_ends.on_ended(slot, pid);
+        happened.push(TreeEvent::Left { slot, pid, frames });
+    }
+
+    /// Serves memory whose pager has ended, and takes the slots of what is not used any more.
+    pub(super) fn serve_orphaned(&mut self) {
+        let ended = self
+            .orphaned
+            .extract_if(.., |(_, memory)| !memory.fail_faults());
+        let ended: Vec<_> = ended.map(|(domain, _)| domain).collect();
+        ended
+            .into_iter()
+            .for_each(|domain| self.take_back_slot(domain));
     }
 
     /// A program begins a new image. The pager process of the one before is ended, and what it
@@ -66,15 +78,24 @@ impl Supervisor {
     /// I/O in flight, so others are given more than is free by no more than the store has under way
     /// for one process, and only until that I/O ends.
     pub(super) fn take_back(&mut self, domain: DomainId) -> u32 {
+        let frames = self.drain(domain);
+        self.take_back_slot(domain);
+        frames
+    }
+
+    fn drain(&self, domain: DomainId) -> u32 {
         let frames = self.ledger.stats(domain).map_or(0, |view| view.n);
         self.ledger.drain(domain);
         let slot = slot_of(domain.raw());
         fault_limits::on_ended(&self.stats_page, slot);
         self.stats_page.block(slot).clear();
+        frames
+    }
+
+    fn take_back_slot(&mut self, domain: DomainId) {
         if !self.try_take_back(domain, false) {
             self.unfinished.push((domain, Instant::now()));
         }
-        frames
     }
 
     /// Pages before the slot: once the ledger has that back another process may get it.
@@ -117,6 +138,7 @@ impl Supervisor {
             .all_stats()
             .filter(|view| self.members.get(slot_of(view.id.raw())).is_none())
             .filter(|view| self.unfinished.iter().all(|(domain, _)| *domain != view.id))
+            .filter(|view| self.orphaned.iter().all(|(domain, _)| *domain != view.id))
             .filter(|view| view.phase == DomainPhase::Nascent && !view.has_creator)
             .map(|view| view.id)
             .collect();
