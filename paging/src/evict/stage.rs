@@ -5,7 +5,7 @@
 //! page becomes resident while its unit is taken.
 
 use crate::counters::Counter;
-use crate::page::State;
+use crate::page::{RangeGate, State};
 use crate::standby::StandbyList;
 use crate::stretch::StretchState;
 use frames::State as FrameState;
@@ -53,23 +53,53 @@ impl Stager {
             true => table.next_part(unit, most),
             false => Some(table.unit_pages(unit)),
         };
-        pages.map_or(0, |pages| self.stage_part(stretch, unit, pages))
+        pages.map_or(0, |pages| {
+            self.stage_behind(stretch, unit, pages, RangeGate::try_close)
+        })
     }
 
-    /// As [`Stager::stage_unit`], for some pages of the unit, whatever the driver says.
+    /// As [`Stager::stage_unit`], for some pages of the unit, whatever the driver says. It waits for threads at the unit's gate.
     pub(super) fn stage_part(
         &self,
         stretch: &StretchState,
         unit: usize,
         pages: Range<usize>,
     ) -> u32 {
+        let close = |gate: &RangeGate| {
+            gate.close();
+            true
+        };
+        self.stage_behind(stretch, unit, pages, close)
+    }
+
+    fn stage_behind(
+        &self,
+        stretch: &StretchState,
+        unit: usize,
+        pages: Range<usize>,
+        close: impl Fn(&RangeGate) -> bool,
+    ) -> u32 {
         let Some(slot) = self.standby.slots.ring.free_slot() else {
             return 0;
         };
         self.standby.spare_mappings.keep();
+        let gate = stretch.table().gate(unit);
+        if !close(gate) {
+            return 0;
+        }
+        let count = self.stage_into(slot, stretch, unit, pages);
+        gate.open();
+        count
+    }
+
+    fn stage_into(
+        &self,
+        slot: usize,
+        stretch: &StretchState,
+        unit: usize,
+        pages: Range<usize>,
+    ) -> u32 {
         let table = stretch.table();
-        let gate = table.gate(unit);
-        gate.close();
         let frames = self.standby.slots.frames(slot);
         let resident = |i: &usize| table.is_movable(*i);
         let (mut count, mut spans) = (0, 0);
@@ -96,7 +126,6 @@ impl Stager {
             self.standby.slots.push(slot);
             self.standby.log.add(Counter::Staged, u64::from(count));
         }
-        gate.open();
         count
     }
 

@@ -64,6 +64,12 @@ impl RangeGate {
         }
     }
 
+    /// Closes the gate, unless a thread is inside or keeps it closed, which may be stopped for any time. Returns true if it did.
+    pub fn try_close(&self) -> bool {
+        let close = |word: u32| (word & (CLOSED | INSIDE) == 0).then_some(word | CLOSED);
+        self.word.fetch_update(Acquire, Relaxed, close).is_ok()
+    }
+
     /// Ends one [`RangeGate::close`].
     pub fn open(&self) {
         let before = self.word.fetch_and(!CLOSED, AcqRel);
