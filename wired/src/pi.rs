@@ -17,7 +17,7 @@ use std::cell::UnsafeCell;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const FREE: u32 = 0;
 
@@ -27,6 +27,10 @@ const LONGEST_TURN: Duration = Duration::from_millis(1);
 /// Pause between attempts where the kernel does not wait: a kernel built without priority
 /// inheritance, a program's filter, or a holder that has died.
 const RETRY_DELAY: Duration = Duration::from_micros(50);
+
+/// How long a lock stays with a holder that has died before the process ends: what the holder was changing is unknown. The threads
+/// of a process die together, but a child of `vfork` that is killed leaves its parent the memory.
+const DEAD_HOLDER: Duration = Duration::from_secs(5);
 
 /// True if this process's locks wait without the kernel's priority inheritance.
 static FORGONE: AtomicBool = AtomicBool::new(false);
@@ -122,9 +126,25 @@ impl<T> PiLock<T> {
                 return Some(true);
             }
             Err(Errno::INTR | Errno::AGAIN) => {}
+            Err(Errno::SRCH) => self.await_release_by_the_dead(),
             Err(_) => pause(),
         }
         Some(false)
+    }
+
+    /// Waits until the word changes, whose holder is no thread; ends the process where it does not.
+    fn await_release_by_the_dead(&self) {
+        let (word, begun) = (self.word.load(Ordering::Relaxed), Instant::now());
+        while word != FREE && self.word.load(Ordering::Relaxed) == word {
+            if begun.elapsed() > DEAD_HOLDER {
+                eprintln!(
+                    "selfpage: a process that shared this program's memory (a child of vfork, say) was killed while it changed it: \
+                     the program cannot go on, and ends"
+                );
+                std::process::abort();
+            }
+            pause();
+        }
     }
 
     /// Takes the lock without inheritance, behind the threads that wait so already: the holder would have it again before
@@ -303,6 +323,24 @@ mod tests {
             drop(held);
         });
         assert_eq!(*lock.lock(), 11);
+    }
+
+    #[test]
+    fn a_process_ends_whose_lock_a_killed_sharer_of_its_memory_holds() {
+        // SAFETY: the child makes system calls only, and ends.
+        let child = unsafe { fork() };
+        if child == 0 {
+            let lock = PiLock::new(());
+            // No thread has this number.
+            lock.word.store(0x3fff_ffff, Ordering::Relaxed);
+            drop(lock.lock());
+            // SAFETY: ends the child.
+            unsafe { _exit(0) };
+        }
+        let mut status = -1;
+        // SAFETY: waits for the child just made.
+        assert_eq!(unsafe { waitpid(child, &mut status, 0) }, child);
+        assert_eq!(status & 0x7f, libc::SIGABRT);
     }
 
     /// Priority of a thread as the scheduler has it, inherited or its own: field 18 of stat,
