@@ -87,6 +87,13 @@ impl LeaseTable {
         Some(lease.until)
     }
 
+    /// Has all leases run out later by some time, in which requests may have come that nobody has read.
+    pub fn put_off(&mut self, by: Duration) {
+        for lease in self.leases.values_mut() {
+            lease.until = lease.until.saturating_add(by);
+        }
+    }
+
     /// Removes and returns the incarnations whose leases have run out.
     pub fn expire(&mut self, now: Duration) -> Vec<Incarnation> {
         let expired = |lease: &&Lease| lease.until <= now;

@@ -139,6 +139,17 @@ fn permits_die_with_their_incarnation_or_with_its_lease() {
 }
 
 #[test]
+fn time_in_which_the_server_had_no_processor_is_no_silence_of_its_clients() {
+    let (mut server, broker) = server();
+    let [used, _] = [1, 2].map(|number| permit(&mut server, broker, number, 10));
+    server.on_presented(used.id);
+    server.on_contact(incarnation(7, 0), SECOND).unwrap();
+    server.put_off(70 * SECOND);
+    assert_eq!(server.on_timer(100 * SECOND), []);
+    assert_eq!(server.on_timer(101 * SECOND).len(), 2);
+}
+
+#[test]
 fn a_permit_that_its_client_does_not_present_ends_whatever_else_the_client_asks() {
     let (mut server, broker) = server();
     let [lost, used] = [1, 2].map(|number| permit(&mut server, broker, number, 10));

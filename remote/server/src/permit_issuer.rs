@@ -26,6 +26,10 @@ pub const MAX_PERMITS_OF_CLIENT: usize = 64;
 /// The period of the time that no permit has.
 const UNLENT_PERIOD: Nanos = Nanos::millis(20);
 
+/// The longest time between two turns of a server that has a processor: twice the longest sleep. A server that was stopped reads
+/// what its clients have sent meanwhile in the turns that follow, from new connections in the later ones.
+const LONGEST_TURN: Duration = Duration::from_secs(2);
+
 /// Modelled cost in flight at once. Requests for pages in RAM are served one by one; this bounds
 /// those that wait for the disk.
 const BOUND: Nanos = Nanos::millis(2);
@@ -96,6 +100,10 @@ impl PermitIssuer {
     }
 
     pub(crate) fn set_now(&mut self, now: Duration) {
+        let passed = now.saturating_sub(self.now);
+        if passed > LONGEST_TURN {
+            self.capacity.put_off(passed);
+        }
         self.now = now;
     }
 

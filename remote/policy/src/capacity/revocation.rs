@@ -40,6 +40,17 @@ impl ServerCapacity {
         self.destroy(id, EndOfPermit::Released)
     }
 
+    /// The server had no processor for some time: of what clients have sent meanwhile it knows nothing.
+    pub fn put_off(&mut self, by: Duration) {
+        self.leases.put_off(by);
+        for grant in self.grants.values_mut() {
+            let revocation = grant.revocation.as_mut().map(|pending| &mut pending.by);
+            for deadline in grant.present_by.as_mut().into_iter().chain(revocation) {
+                *deadline = deadline.saturating_add(by);
+            }
+        }
+    }
+
     /// The client of a permit presents it.
     pub fn on_presented(&mut self, id: PermitId) {
         if let Some(grant) = self.grants.get_mut(&id) {
