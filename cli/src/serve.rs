@@ -10,7 +10,7 @@ use remote_broker::{BrokerConfig, CONTROL_OFFSET, RunningBroker, SeatConfig};
 use remote_keys::{Fingerprint, Keyring, KeyringError};
 use remote_policy::identity::Incarnation;
 use remote_server::{DiskConfig, HostThresholds, KeyedAcceptor, Server, ServerConfig};
-use remote_wire::identity::{host_id, own_incarnation};
+use remote_wire::identity::{host_id, id_of_key, own_incarnation};
 use remote_wire::{Link, PORT};
 use std::error::Error;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -228,7 +228,7 @@ fn free_address(any: SocketAddr) -> std::io::Result<SocketAddr> {
 
 fn incarnation(args: &ServeArgs, keyring: Option<&Arc<Keyring>>) -> Incarnation {
     let key = keyring.map(|keyring| keyring.fingerprint());
-    own_incarnation(host_id(&identity(args.listen, key)))
+    own_incarnation(id_of_key(host_id(&identity(args.listen, key)), key))
 }
 
 fn start_server(

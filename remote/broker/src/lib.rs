@@ -11,7 +11,7 @@
 //! | `permits`, `uses` | the broker's desk: clients' requests and servers' answers; what clients report of their use |
 //! | `paging_server` | what brokers ask of this host's server |
 //! | `directory`, `peers` | the hosts, and the connections to them |
-//! | `listener`, `names` | the control port; whose name is whose |
+//! | `listener` | the control port |
 //! | `membership`, `membership_socket`, `member_timers`, `known_part`, `discovery`, `introduction` | the hosts in reach: SWIM; questions on the link; first contacts |
 //! | `own_address`, `resolver` | where other hosts reach this one; where hosts are that are named |
 //! | `client` | the other side: finds the broker and asks it |
@@ -37,7 +37,6 @@ mod listener;
 mod member_timers;
 mod membership;
 mod membership_socket;
-mod names;
 mod own_address;
 mod paging_server;
 mod peer_log;

@@ -8,10 +8,10 @@ use crate::address_limit::AddressLimit;
 use crate::frame::{self, FrameError, MAX_HELLO, MAX_MESSAGE};
 use crate::host::Event;
 use crate::link::{self, ControlLink, ControlLinks};
-use crate::names::NameTable;
 use crate::peer_log::PeerLog;
 use crate::protocol::{Hello, HostMessage, Member, Reply, Request};
 use remote_policy::identity::{HostId, Incarnation};
+use remote_wire::identity::is_id_of_key;
 use serde::de::DeserializeOwned;
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
@@ -62,7 +62,6 @@ impl Greeting {
 /// What all connections share.
 struct Port {
     links: ControlLinks,
-    names: NameTable,
     events: Sender<Event>,
     /// Links of hosts until now.
     host_links: AtomicU64,
@@ -76,7 +75,6 @@ pub async fn listen(listener: TcpListener, links: ControlLinks, events: Sender<E
     let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     let port = Arc::new(Port {
         links,
-        names: NameTable::default(),
         events,
         host_links: AtomicU64::new(0),
         log: PeerLog::default(),
@@ -153,7 +151,7 @@ impl Port {
         address: IpAddr,
     ) -> Result<(), FrameError> {
         let from = member.host();
-        if !self.names.is_own(from, link.key()) {
+        if !is_id_of_key(from, link.key()) {
             return Err(not_own(from));
         }
         self.links.share_if_unlisted(&link, member.paging);
@@ -208,7 +206,7 @@ impl Port {
 
     /// Refuses a peer that was removed from the cluster, or uses the name of another.
     fn check(&self, link: &ControlLink, name: HostId) -> Result<(), FrameError> {
-        match self.links.accepts(link) && self.names.is_own(name, link.key()) {
+        match self.links.accepts(link) && is_id_of_key(name, link.key()) {
             true => Ok(()),
             false => Err(not_own(name)),
         }

@@ -172,7 +172,8 @@ impl PageClient for RemoteClient<'_> {
         let is_resumed = state.kept_header().served() > 0;
         let starts = state.kept_header().count_start();
         if !is_resumed {
-            state.set_client(new_client()?);
+            let key = config.keys.as_ref().map(|keys| keys.fingerprint());
+            state.set_client(new_client(key)?);
         }
         let client = state.client();
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;

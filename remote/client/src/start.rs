@@ -6,8 +6,9 @@ use crate::client_state::SavedServer;
 use crate::connector::{Attempt, Connectors};
 use crate::process::{ClientError, MAX_SERVERS, call};
 use crate::server::Server;
+use remote_keys::Fingerprint;
 use remote_policy::identity::{HostId, Incarnation};
-use remote_wire::identity::own_incarnation;
+use remote_wire::identity::{id_of_key, own_incarnation};
 use rustix::io::Errno;
 use rustix::rand::{GetRandomFlags, getrandom};
 use std::collections::{BTreeMap, BTreeSet};
@@ -146,8 +147,9 @@ fn first_arrivals(
 
 /// A client that is no other: each tree is one of its own, as its permits die with it. Nothing that a process reads of
 /// itself tells it from all others: in PID namespaces its number, and the /proc that it sees, may be those of another.
-pub(crate) fn new_client() -> Result<Incarnation, ClientError> {
+pub(crate) fn new_client(key: Option<Fingerprint>) -> Result<Incarnation, ClientError> {
     let mut host = [0; size_of::<u64>()];
     getrandom(&mut host, GetRandomFlags::empty()).map_err(call("get random bytes"))?;
-    Ok(own_incarnation(HostId(u64::from_ne_bytes(host))))
+    let host = id_of_key(HostId(u64::from_ne_bytes(host)), key);
+    Ok(own_incarnation(host))
 }

@@ -18,6 +18,12 @@ impl Fingerprint {
         Self(*blake3::hash(public_key).as_bytes())
     }
 
+    /// Its first bytes.
+    pub fn head(&self) -> u32 {
+        let [a, b, c, d, ..] = self.0;
+        u32::from_be_bytes([a, b, c, d])
+    }
+
     /// Its first digits, for people.
     pub fn short(&self) -> String {
         self.to_string()[..SHORT].to_owned()

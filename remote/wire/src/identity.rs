@@ -1,5 +1,10 @@
-//! Which client or server a process is, where no key says it.
+//! Which client or server a process is.
+//!
+//! Rule: an id says whose it is. Half of it is the head of its host's key, so no member of a cluster acts in the name of
+//! another: a server would end the permits of a client whose later life another host pretends to be. To have an id of another key
+//! takes a member whose key has the same head. In the clear any id is anybody's.
 
+use remote_keys::Fingerprint;
 use remote_policy::identity::{HostId, Incarnation};
 use std::fs;
 use twox_hash::XxHash3_64;
@@ -25,9 +30,29 @@ pub fn host_id(named: &str) -> HostId {
     HostId(XxHash3_64::oneshot(text.as_bytes()))
 }
 
+/// An id as that of a key, where there is one.
+pub fn id_of_key(id: HostId, key: Option<Fingerprint>) -> HostId {
+    let low = id.0 & u64::from(u32::MAX);
+    key.map_or(id, |key| HostId(u64::from(key.head()) << 32 | low))
+}
+
+/// Returns true if an id is that of a peer with this key.
+pub fn is_id_of_key(id: HostId, key: Option<Fingerprint>) -> bool {
+    id == id_of_key(id, key)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_id_belongs_to_its_key() {
+        let [own, other] = [1, 2].map(|seed| Some(Fingerprint::of(&[seed; 44])));
+        let id = id_of_key(HostId(7), own);
+        assert!(is_id_of_key(id, own) && is_id_of_key(id, None));
+        assert!(!is_id_of_key(id, other) && !is_id_of_key(HostId(7), own));
+        assert_ne!(id, id_of_key(HostId(8), own));
+    }
 
     #[test]
     fn a_process_is_one_incarnation() {

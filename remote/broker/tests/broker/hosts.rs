@@ -2,7 +2,7 @@
 
 use disk::atropos::{DiskContract, Utilization};
 use disk::time::Nanos;
-use remote_keys::Keyring;
+use remote_keys::{Fingerprint, Keyring};
 use remote_policy::broker::{AllocationRequest, ReallocationRequest};
 use remote_policy::capacity::{CapacityConfig, PermitRequest};
 use remote_policy::election::Message;
@@ -10,6 +10,7 @@ use remote_policy::identity::{Epoch, HostId, Incarnation, RequestId};
 use remote_policy::permit::PermitId;
 use remote_server::{KeyedAcceptor, Server, ServerConfig};
 use remote_wire::Link;
+use remote_wire::identity::id_of_key;
 use selfpage_remote_broker::client::{
     BrokerFinder, ClientError, HostLink, PermitAnswer, find_cluster, status,
 };
@@ -63,6 +64,7 @@ pub struct Host {
     broker: RunningBroker,
     server: Server,
     links: ControlLinks,
+    key: Option<Fingerprint>,
     runtime: Runtime,
 }
 
@@ -79,7 +81,9 @@ impl Host {
 
     /// Starts a host with a seat.
     pub fn with(peers: &[String], keys: Option<Arc<Keyring>>, seat: SeatConfig) -> Self {
-        let incarnation = Incarnation::new(HostId(next_number()), 1, 1);
+        let key = keys.as_ref().map(|keys| keys.fingerprint());
+        let host = id_of_key(HostId(next_number()), key);
+        let incarnation = Incarnation::new(host, 1, 1);
         let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         let server = Server::start(ServerConfig {
             listen: any,
@@ -113,10 +117,16 @@ impl Host {
         };
         Self {
             links: ControlLinks::new(keys).unwrap(),
+            key,
             broker: RunningBroker::start(config, server.handle()).unwrap(),
             server,
             runtime: runtime(),
         }
+    }
+
+    /// Its key.
+    pub fn key(&self) -> Option<Fingerprint> {
+        self.key
     }
 
     /// Its control port.
@@ -192,7 +202,8 @@ impl Client {
 
     /// A client that was told of hosts.
     pub fn of(hosts: &[&Host]) -> Self {
-        let client = Incarnation::new(HostId(next_number()), 2, 1);
+        let host = id_of_key(HostId(next_number()), hosts[0].key);
+        let client = Incarnation::new(host, 2, 1);
         let named = hosts.iter().map(|host| host.control().to_string());
         let links = hosts[0].links.clone();
         let mut this = Self {

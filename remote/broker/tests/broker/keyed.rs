@@ -3,9 +3,12 @@
 use crate::hosts::{Client, Host, runtime, wait_until};
 use crate::wait_for_cluster;
 use remote_keys::Keyring;
+use remote_policy::identity::{HostId, Incarnation};
+use remote_wire::identity::id_of_key;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use selfpage_remote_broker::client::{PermitAnswer, find_cluster};
 use selfpage_remote_broker::link::ControlLinks;
+use selfpage_remote_broker::protocol::Request;
 use std::net::TcpStream;
 use std::sync::Arc;
 use tempfile::TempDir;
@@ -42,6 +45,20 @@ fn members_have_one_broker_which_issues_permits() {
     wait_for_cluster(&[&first, &second]);
     let mut client = Client::new(&second);
     assert!(matches!(client.allocate(10), PermitAnswer::Granted(_)));
+}
+
+#[test]
+fn a_member_acts_in_the_name_of_no_other_where_that_was_never_used_either() {
+    let ([one, other], _folder) = keyrings::<2>();
+    let other = other.fingerprint();
+    let host = Host::with_keys(&[], Some(one));
+    let client = Client::new(&host);
+    let ask = |key| {
+        let name = Incarnation::new(id_of_key(HostId(1 << 20), key), 1, 1);
+        client.ask_as(Some(name), &Request::FindBroker { others: Vec::new() })
+    };
+    assert!(ask(Some(other)).is_err());
+    assert!(ask(host.key()).is_ok());
 }
 
 #[test]
