@@ -21,6 +21,7 @@ pub fn trials(_: Size) -> Vec<Trial> {
         a_broker_stopped_while_a_program_pages_loses_no_page => || broker_ends(Signal::STOP),
         two_brokers_of_a_divided_link_are_one_when_it_is_joined => divided,
         a_machine_that_lends_later_is_found_and_used => later,
+        a_machine_that_lends_has_the_pages_of_its_own_programs_elsewhere => elsewhere,
     ]
 }
 
@@ -93,6 +94,21 @@ fn divided() -> Verdict {
         first["cluster"]["broker"][0] == last["cluster"]["broker"][0],
         || format!("two brokers: {first} and {last}"),
     )
+}
+
+fn elsewhere() -> Verdict {
+    let sandbox = Sandbox::new("hosts_elsewhere")?;
+    let hosts = Hosts::start(&sandbox, "g", 3, 3)?;
+    let mut load = hosts.load(0)?;
+    load.accesses(UNDER_WAY)?;
+    let status = hosts.wait_for(0, "objects have two copies", |status| {
+        objects_on(status, 2) > 0
+    })?;
+    load.stop()?;
+    let objects = hosts.objects(&status);
+    ensure(!objects.iter().flatten().any(|host| *host == 0), || {
+        format!("objects are on the program's own machine: {objects:?}")
+    })
 }
 
 fn later() -> Verdict {

@@ -260,7 +260,10 @@ pub fn on_control_frame(
         (Asked::Renewal(sent), _) => {
             let trip = since_start(now).saturating_sub(since_start(sent));
             transport.servers[server].on_round_trip(sent);
-            if let Some(host) = transport.servers[server].host() {
+            // The nearest of all is on this machine, and no better for that.
+            let server = &transport.servers[server];
+            let host = server.host().filter(|_| !server.is_on_this_machine());
+            if let Some(host) = host {
                 let time = since_start(now);
                 transport.organizer.on_round_trip(host, trip, time);
             }

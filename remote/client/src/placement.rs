@@ -13,7 +13,7 @@
 //! of its copies is gone.
 
 use crate::copying;
-use crate::objects::{CopyState, ObjectCopy, bit};
+use crate::objects::{CopyState, ObjectCopy, ServerSet, bit};
 use crate::permits;
 use crate::placement_refusals::give_up;
 use crate::server::Server;
@@ -53,7 +53,9 @@ pub fn place(transport: &mut RemoteTransport, object: usize, now: Time) {
         && !transport.organizer.is_placing(id)
         && may_place(transport, object, now)
     {
-        let exclude = unusable(transport, now);
+        let copies = transport.objects.at(object).copies.iter();
+        let taken = copies.fold(0, |taken, copy| taken | bit(copy.server));
+        let exclude = unusable(transport, taken, now);
         let time = since_start(now);
         let action = transport.organizer.place(id, end, &exclude, time);
         if !carry_out(transport, action, now) {
@@ -79,16 +81,19 @@ fn lacks_copies(transport: &mut RemoteTransport, object: usize) -> bool {
     there < stripes::replicas(transport, object)
 }
 
-/// Servers that can take no copy now. One that is avoided is better than none.
-pub fn unusable(transport: &RemoteTransport, now: Time) -> BTreeSet<HostId> {
+/// Servers that can take no copy now, beside those that are `taken`. One that is avoided is better than none.
+pub fn unusable(transport: &RemoteTransport, taken: ServerSet, now: Time) -> BTreeSet<HostId> {
     let hosts = |is_out: &dyn Fn(&Server) -> bool| -> BTreeSet<HostId> {
         let out = transport.servers.iter().filter(|server| is_out(server));
         out.filter_map(|server| server.host()).collect()
     };
     let is_out = |server: &Server| !server.is_up() || now < server.full_until;
     let avoided = hosts(&|server| is_out(server) || server.is_avoided(now));
-    let is_in = |server: &Server| server.host().is_some_and(|host| !avoided.contains(&host));
-    let mut unusable = match transport.servers.iter().any(is_in) {
+    let is_in = |(at, server): (usize, &Server)| {
+        let host = server.host().filter(|_| taken & bit(at) == 0);
+        host.is_some_and(|host| !avoided.contains(&host))
+    };
+    let mut unusable = match transport.servers.iter().enumerate().any(is_in) {
         true => avoided,
         false => hosts(&is_out),
     };
@@ -256,7 +261,7 @@ fn improve(transport: &mut RemoteTransport, now: Time) {
         return;
     }
     transport.improved = now;
-    let unusable = unusable(transport, now);
+    let unusable = unusable(transport, 0, now);
     for action in transport.organizer.improve(since_start(now)) {
         match action {
             OrganizerAction::Move { object, permit, .. } if unusable.contains(&permit.server) => {

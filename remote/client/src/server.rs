@@ -271,14 +271,20 @@ impl Server {
     /// It does not take a write, and is avoided. Writes under way with that are refused, too, and count as one refusal.
     pub fn on_write_refused(&mut self, now: Time) {
         self.full_until = now + FULL;
-        if !self.is_avoided(now) {
+        if now >= self.avoided_until {
             self.avoid(now);
         }
     }
 
-    /// Returns true if no copies are to be made there where others can take them.
+    /// Returns true if no copies are to be made there where others can take them. What is on this machine takes its memory.
     pub fn is_avoided(&self, now: Time) -> bool {
-        now < self.avoided_until
+        now < self.avoided_until || self.is_on_this_machine()
+    }
+
+    /// Returns true if it is known to be on this machine.
+    pub fn is_on_this_machine(&self) -> bool {
+        let open = self.open.as_ref();
+        open.is_some_and(|open| open.link.is_within_machine())
     }
 
     /// The server is known under another address: tries again later. Returns true the first time.

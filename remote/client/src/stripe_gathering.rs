@@ -92,7 +92,7 @@ pub fn place_beside(transport: &mut RemoteTransport, object: usize, beside: Serv
     {
         return;
     }
-    let mut exclude = placement::unusable(transport, now);
+    let mut exclude = placement::unusable(transport, beside, now);
     let taken = (0..transport.servers.len()).filter(|server| beside & bit(*server) != 0);
     let hosts = taken.filter_map(|server| transport.servers[server].host());
     exclude.extend(hosts.collect::<Vec<HostId>>());

@@ -69,6 +69,14 @@ impl Link {
         self.peer
     }
 
+    /// Returns true if the peer is on this machine: its address is this end's. A loopback address says nothing, since a tunnel may
+    /// begin there.
+    pub fn is_within_machine(&self) -> bool {
+        let own = self.carrier.stream().local_addr();
+        let is_own = own.is_ok_and(|own| own.ip().to_canonical() == self.peer.ip().to_canonical());
+        is_own && !self.peer.ip().to_canonical().is_loopback()
+    }
+
     /// The key that the peer has proved to have, of a link with keys.
     pub fn peer_key(&self) -> Option<Fingerprint> {
         match &self.carrier {
