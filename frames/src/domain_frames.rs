@@ -138,10 +138,7 @@ impl<'a> DomainFrames<'a> {
 
     /// Puts a frame without a resident page on top of the frame stack.
     pub fn put(&self, frame: Frame) -> Result<(), LedgerMisuse> {
-        self.change_used(frame, self.entry(State::Unused))?;
-        self.unused.insert(frame);
-        self.wake_waiters();
-        Ok(())
+        self.put_batch(&[frame])
     }
 
     /// Puts several frames; stops at the first that is not in use. Those of a domain whose pager has ended are not its any more.

@@ -87,7 +87,7 @@ impl LeaseTable {
         Some(lease.until)
     }
 
-    /// Has all leases run out later by some time, in which requests may have come that nobody has read.
+    /// Has all leases run out later by some time, in which requests may have come that are not read yet.
     pub fn put_off(&mut self, by: Duration) {
         for lease in self.leases.values_mut() {
             lease.until = lease.until.saturating_add(by);

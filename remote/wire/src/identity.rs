@@ -2,7 +2,7 @@
 //!
 //! Rule: an id says whose it is. Half of it is the head of its host's key, so no member of a cluster acts in the name of
 //! another: a server would end the permits of a client whose later life another host pretends to be. To have an id of another key
-//! takes a member whose key has the same head. In the clear any id is anybody's.
+//! takes a member whose key has the same head. In the clear a peer may have any id.
 
 use remote_keys::Fingerprint;
 use remote_policy::identity::{HostId, Incarnation};

@@ -177,7 +177,7 @@ impl PageEntry {
 pub(crate) enum HolderDropped {
     /// Others hold the page.
     Counted,
-    /// Nobody else holds it: the entry is locked.
+    /// No other process holds it: the entry is locked.
     Last(EntryWord),
 }
 
