@@ -8,6 +8,7 @@ use std::error::Error;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 use wired::Time;
 
 /// Why nothing can be read from the cluster of a host that was never in one.
@@ -59,6 +60,9 @@ enum ClusterCommand {
     Leave,
 }
 
+/// The least time in which another host can be told of an invitation.
+const SHORTEST_LIFE: Duration = Duration::from_secs(1);
+
 /// Shows or changes.
 pub fn cluster(args: ClusterArgs) -> Result<ExitCode, Box<dyn Error>> {
     let folder = Keyring::default_folder()?;
@@ -71,6 +75,9 @@ pub fn cluster(args: ClusterArgs) -> Result<ExitCode, Box<dyn Error>> {
         } => invite(open()?, listen, &address, life)?,
         ClusterCommand::Join { invitation } => {
             let keyring = open()?;
+            if invitation.inviter == keyring.fingerprint() {
+                return Err("this host has printed the invitation: run the command on the host that is to join".into());
+            }
             keyring.set_own(&host_name(), None)?;
             print_joined("joined the cluster of", &join(&keyring, &invitation)?);
             share(&keyring)?;
@@ -110,6 +117,12 @@ fn invite(
     address: &[IpAddr],
     life: Time,
 ) -> Result<(), Box<dyn Error>> {
+    if life.0 < SHORTEST_LIFE {
+        return Err(format!(
+            "--for {life} is too short for another host to join: give some minutes, 10min"
+        )
+        .into());
+    }
     keyring.set_own(&host_name(), None)?;
     let inviter = Inviter::open(Arc::clone(&keyring), listen, address, life.0)?;
     println!(

@@ -6,6 +6,7 @@ use manager::control::{ControlReply, ControlRequest, request};
 use manager::save::SaveEvent;
 use serve::{ServeArgs, serve};
 use std::error::Error;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use tracing::level_filters::LevelFilter;
@@ -79,9 +80,14 @@ pub fn vm(args: VmArgs) -> Result<ExitCode, Box<dyn Error>> {
 fn unreachable(socket: &Path) -> impl Fn(std::io::Error) -> String + '_ {
     move |why| {
         let socket = socket.display();
-        format!(
-            "no manager is reached at {socket}: {why}; start one by `selfpage vm serve --socket {socket}`"
-        )
+        match why.kind() {
+            ErrorKind::PermissionDenied => {
+                format!("the manager's socket {socket} keeps this user out: {why}")
+            }
+            _ => format!(
+                "no manager is reached at {socket}: {why}; start one by `selfpage vm serve --socket {socket}`"
+            ),
+        }
     }
 }
 

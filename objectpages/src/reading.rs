@@ -79,7 +79,18 @@ impl ObjectTransport {
                             "page {page} is lost: {name} has other contents at page {} than were written",
                             place.index
                         ),
-                        Err(why) => tracing::error!("page {page} is lost: {why}"),
+                        Err(why) if why.is_not_found() => {
+                            tracing::error!("page {page} is lost: {why}");
+                        }
+                        Err(why) if why.is_denied() => tracing::error!(
+                            "page {page} cannot be read, and the access fails: {why}; credentials have to be renewed before \
+                             they expire"
+                        ),
+                        Err(why) => {
+                            tracing::error!(
+                                "page {page} cannot be read, and the access fails: {why}"
+                            );
+                        }
                     }
                     let errno = result.as_ref().err().map_or(Errno::IO, errno_of);
                     error = Some(errno.raw_os_error());

@@ -92,7 +92,7 @@ counters! {
     DmaPinnedSkips = "dma_pinned_skips" Sum,
     /// Pages that the store refused when they were written; they stay in memory.
     WriteFailures = "write_failures" Sum,
-    /// Pages that could not be read back or placed; the access failed.
+    /// Accesses that failed, since their page could not be read back or placed.
     UnreadablePages = "unreadable_pages" Sum,
     /// Protection faults dispatched.
     ProtectionFaults = "protection_faults" Sum,

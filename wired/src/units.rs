@@ -100,7 +100,7 @@ impl fmt::Display for Time {
 
 /// The text that is no length of time.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("`{0}` is not a length of time: a whole number and a unit, 25ms, 500us or 1s")]
+#[error("`{0}` is not a length of time: a whole number and a unit, 500us, 25ms, 1s or 10min")]
 pub struct TimeError(String);
 
 impl FromStr for Time {

@@ -10,7 +10,7 @@
 //! | `thread` | the loop: reap, take requests, schedule |
 //! | `dispatch` | starts what the scheduler names |
 //! | `command`, `control` | commands to the thread and its events; their execution |
-//! | `client`, `channel` | one contract, its channels and its window of requests |
+//! | `client`, `channel`, `closed_channels` | one contract, its channels and its window of requests; the end of channels |
 //! | `transport`, `background` | transactions with another place than a device; work of the transport's own |
 //! | `transaction` | one request: its parts on the device, and which are in flight |
 //! | `poll_policy` | how long the thread polls before it sleeps |

@@ -50,6 +50,15 @@ pub(crate) fn read_key(folder: &Path) -> Result<Option<HostKey>, KeyringError> {
     if mode & 0o077 != 0 {
         return Err(KeyringError::Exposed { path, mode });
     }
+    let own = rustix::process::geteuid().as_raw();
+    let there = fs::metadata(folder).map_err(file_error("read", folder))?;
+    for (path, found) in [(path.clone(), found), (folder.to_owned(), there)] {
+        let owner = found.uid();
+        let is_others = ![own, 0].contains(&owner) || found.mode() & 0o022 != 0;
+        if is_others {
+            return Err(KeyringError::Foreign { path, owner });
+        }
+    }
     let bytes = fs::read(&path).map_err(file_error("read", &path))?;
     let key = HostKey::decode(&bytes);
     key.map(Some).map_err(|why| KeyringError::Damaged {

@@ -54,6 +54,17 @@ pub enum KeyringError {
         /// Its mode.
         mode: u32,
     },
+    /// Another user may replace the key.
+    #[error(
+        "{} is another user's (user {owner}), or others may write to it: give it to this user (chown), and take the right from others \
+         (chmod go-w)", path.display()
+    )]
+    Foreign {
+        /// The file, or its folder.
+        path: PathBuf,
+        /// Its owner.
+        owner: u32,
+    },
     /// A file holds something else.
     #[error("{} holds {there}: restore it, or delete it and join the cluster again", path.display())]
     Damaged {
@@ -371,6 +382,10 @@ mod tests {
             "{why}"
         );
         fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+        fs::set_permissions(&folder, fs::Permissions::from_mode(0o777)).unwrap();
+        let why = Keyring::open(folder.path()).unwrap_err();
+        assert!(matches!(why, KeyringError::Foreign { .. }), "{why}");
+        fs::set_permissions(&folder, fs::Permissions::from_mode(0o700)).unwrap();
         fs::write(folder.path().join("members.toml"), "x = [").unwrap();
         let why = Keyring::open(folder.path()).unwrap_err();
         assert!(matches!(why, KeyringError::Damaged { .. }), "{why}");

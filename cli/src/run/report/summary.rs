@@ -109,9 +109,9 @@ impl Report {
         let lost = self.counter(Counter::UnreadablePages);
         if lost > 0 {
             return Some(format!(
-                "{lost} {} could not be read back from the store, or found no room; the program got an error (SIGBUS) \
-                 at each",
-                if lost == 1 { "page" } else { "pages" }
+                "{lost} {} found a page that could not be read back from the store, or no room for it; the program got an \
+                 error (SIGBUS) at each",
+                if lost == 1 { "access" } else { "accesses" }
             ));
         }
         let shared = self.unpaged_shared();
