@@ -99,9 +99,20 @@ pub(crate) fn check_bell(fd: impl AsFd) -> Result<(), ChannelError> {
         && socket_type(&fd) == Ok(SocketType::STREAM)
         && getpeername(&fd).is_ok()
         && shutdown(&fd, Shutdown::Read).is_ok()
-        && ioctl_fionread(&fd) == Ok(0);
+        && ioctl_fionread(&fd) == Ok(0)
+        && !holds_descriptors(fd.as_fd());
     let what = "a client's bell";
     right.then_some(()).ok_or(ChannelError::NotABell { what })
+}
+
+/// Returns true if descriptors wait in a socket: a byte out of band that was read leaves those that came with it.
+fn holds_descriptors(fd: BorrowedFd<'_>) -> bool {
+    let shown = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", fd.as_raw_fd()));
+    let shown = shown.unwrap_or_default();
+    let mut count = shown
+        .lines()
+        .filter_map(|line| line.strip_prefix("scm_fds:"));
+    count.any(|count| count.trim() != "0")
 }
 
 /// ChannelServer: rings a client's bell. Best effort: a closed or saturated bell affects only the client.
@@ -163,6 +174,24 @@ mod tests {
         assert!(!is_rung(&client));
         ring_client(&attached);
         assert!(is_rung(&client));
+    }
+
+    #[test]
+    fn a_bell_that_keeps_descriptors_of_a_byte_out_of_band_is_refused() {
+        use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, sendmsg};
+        let (unix, stream) = (AddressFamily::UNIX, SocketType::STREAM);
+        let (forged, other) = socketpair(unix, stream, SocketFlags::CLOEXEC, None).unwrap();
+        let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut sent = SendAncillaryBuffer::new(&mut space);
+        let fds = [other.as_fd()];
+        assert!(sent.push(SendAncillaryMessage::ScmRights(&fds)));
+        let byte = [std::io::IoSlice::new(&[1])];
+        if sendmsg(&other, &byte, &mut sent, SendFlags::OOB).is_err() {
+            return eprintln!("skipped: this kernel has no bytes out of band here");
+        }
+        recv(&forged, &mut [0], RecvFlags::OOB).unwrap();
+        assert_eq!(ioctl_fionread(&forged), Ok(0));
+        assert!(check_bell(&forged).is_err());
     }
 
     #[test]

@@ -54,7 +54,7 @@ impl StoreInner {
             waited: Cell::new(false),
         };
         for intent in self.page_index.intents.left_by(dead) {
-            self.recover(dead, intent, &in_flight);
+            self.recover(dead, intent, &in_flight, is_kept);
         }
         self.page_index.intents.clear(dead);
         self.page_index.repair_hint();
@@ -67,7 +67,13 @@ impl StoreInner {
         all
     }
 
-    fn recover(&self, dead: HolderId, intent: Intent, in_flight: &InFlight<'_>) {
+    fn recover(
+        &self,
+        dead: HolderId,
+        intent: Intent,
+        in_flight: &InFlight<'_>,
+        is_kept: &dyn Fn(PageHandle) -> bool,
+    ) {
         match (intent, &self.bloks) {
             (Intent::BlokAllocator(first, count), Some(bloks)) => {
                 bloks.repair(crate::blok::BlokRun { first, count });
@@ -88,9 +94,10 @@ impl StoreInner {
                     bloks.free(blok, handle);
                 }
             }
-            _ => self
-                .page_index
-                .recover(dead, intent, &self.segments, self.bloks.as_ref()),
+            _ => {
+                let tiers = (&self.segments, self.bloks.as_ref());
+                self.page_index.recover(dead, intent, tiers, is_kept);
+            }
         }
     }
 

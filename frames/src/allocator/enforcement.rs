@@ -148,7 +148,7 @@ impl Allocator {
 /// Counts of too many resident frames, more than of others, before any have an effect: a single one may be a fault in progress
 /// or a count taken meanwhile.
 const MAX_OVERRUNS: u32 = 2;
-/// Most that are counted: so many counts without end what they had as an effect.
+/// Most that are counted: half as many counts without end what they had as an effect.
 const KEPT_OVERRUNS: u32 = 4;
 
 impl Allocator {
@@ -169,12 +169,16 @@ impl Allocator {
             return self.run(now);
         };
         own.over = match missing {
-            0 => own.over.saturating_sub(1),
+            0 => own.over.saturating_sub(KEPT_OVERRUNS / 2),
             _ => (own.over + 1).min(KEPT_OVERRUNS),
         };
         own.over_by = own.over_by.filter(|_| own.over > 0);
         if missing > 0 && own.over >= MAX_OVERRUNS {
             missing -= self.cover(tenant, missing, now);
+            if missing == 0 {
+                // Its guarantee covers all of it.
+                self.tenants.get_mut(&tenant).map(|own| own.over_by = None);
+            }
         }
         if missing > 0 {
             self.on_overrun(tenant, frames, now);

@@ -157,7 +157,7 @@ fn too_many_resident_frames_end_in_bounded_time_however_slow_the_disk_and_in_spi
     // At its rate 500,000 s; others would have no more than MAX_REVOCATION for what they give back.
     machine.run_for(MAX_REVOCATION - ms(10_000));
     assert_eq!(
-        counts(&mut machine, &[100, 100, 100, 500_000, 500_000]),
+        counts(&mut machine, &[500_000, 500_000, 500_000, 100, 500_000]),
         (1, 0)
     );
     machine.run_for(ms(10_000));

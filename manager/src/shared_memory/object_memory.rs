@@ -64,13 +64,11 @@ pub(super) fn write_page(memory: BorrowedFd<'_>, page: usize, from: *const u8) -
     let offset = (page * PAGE) as u64;
     // SAFETY: a new mapping, where the kernel chooses.
     let at = unsafe { mmap(std::ptr::null_mut(), PAGE, access, flags, memory, offset)? };
+    // SAFETY: the mapping above, whose contents stay. A kernel without huge pages refuses it.
+    let _ = unsafe { madvise(at, PAGE, Advice::LinuxNoHugepage) };
     // An access that the kernel has no memory for would be a SIGBUS; this is an error.
-    let advices = [Advice::LinuxNoHugepage, Advice::LinuxPopulateWrite];
-    let mut advised = advices.into_iter().map(|advice| {
-        // SAFETY: the mapping above, whose contents stay.
-        unsafe { madvise(at, PAGE, advice) }
-    });
-    let is_there = advised.try_for_each(|advised| advised);
+    // SAFETY: as above.
+    let is_there = unsafe { madvise(at, PAGE, Advice::LinuxPopulateWrite) };
     if is_there.is_ok() {
         // SAFETY: the caller's page, and the mapping, which is there.
         unsafe { std::ptr::copy_nonoverlapping(from, at.cast(), PAGE) };

@@ -89,14 +89,20 @@ pub fn unusable(transport: &RemoteTransport, taken: ServerSet, now: Time) -> BTr
     };
     let is_out = |server: &Server| !server.is_up() || now < server.full_until;
     let avoided = hosts(&|server| is_out(server) || server.is_avoided(now));
-    let is_in = |(at, server): (usize, &Server)| {
-        let host = server.host().filter(|_| taken & bit(at) == 0);
-        host.is_some_and(|host| !avoided.contains(&host))
-    };
-    let mut unusable = match transport.servers.iter().enumerate().any(is_in) {
+    let is_in = |server: &Server| server.host().is_some_and(|host| !avoided.contains(&host));
+    let mut unusable = match transport.servers.iter().any(is_in) {
         true => avoided,
         false => hosts(&is_out),
     };
+    // One on this machine is better than none, too: where the others are taken, or had no room.
+    let is_elsewhere = |(at, server): (usize, &Server)| {
+        let host = server.host().filter(|_| taken & bit(at) == 0);
+        !server.is_on_this_machine() && host.is_some_and(|host| !unusable.contains(&host))
+    };
+    let has_room = now >= transport.placement_refusals.full_elsewhere_until;
+    if has_room && transport.servers.iter().enumerate().any(is_elsewhere) {
+        unusable.extend(hosts(&Server::is_on_this_machine));
+    }
     unusable.extend(transport.unshown.keys());
     unusable
 }

@@ -28,6 +28,9 @@ const RETRY: Nanos = Nanos::seconds(1);
 /// 30 s after which a write without a server fails.
 const PATIENCE: Nanos = FULL;
 
+/// How long servers on this machine are taken after no other had room. The next request of a place comes within [`FULL`].
+const FULL_ELSEWHERE: Nanos = Nanos::seconds(30);
+
 /// What is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Refused {
@@ -114,6 +117,8 @@ pub struct PlacementRefusals {
     unanswered: Option<Time>,
     /// Whether people know that there is no room for second copies.
     has_warned_of_single: bool,
+    /// Until when servers on this machine are taken as well, since no other had room.
+    pub full_elsewhere_until: Time,
 }
 
 impl PlacementRefusals {
@@ -245,6 +250,9 @@ pub fn give_up(
         _ => FULL,
     };
     transport.copies_full_until = now + pause;
+    if pause == FULL {
+        transport.placement_refusals.full_elsewhere_until = now + FULL_ELSEWHERE;
+    }
     let at = transport.objects.find(object);
     let copies = at.map(|at| transport.objects.at(at).copies.len());
     let has_warned = &mut transport.placement_refusals.has_warned_of_single;

@@ -271,17 +271,17 @@ impl Server {
     /// It does not take a write, and is avoided. Writes under way with that are refused, too, and count as one refusal.
     pub fn on_write_refused(&mut self, now: Time) {
         self.full_until = now + FULL;
-        if now >= self.avoided_until {
+        if !self.is_avoided(now) {
             self.avoid(now);
         }
     }
 
-    /// Returns true if no copies are to be made there where others can take them. What is on this machine takes its memory.
+    /// Returns true if no copies are to be made there where others can take them.
     pub fn is_avoided(&self, now: Time) -> bool {
-        now < self.avoided_until || self.is_on_this_machine()
+        now < self.avoided_until
     }
 
-    /// Returns true if it is known to be on this machine.
+    /// Returns true if it is known to be on this machine, whose memory it takes.
     pub fn is_on_this_machine(&self) -> bool {
         let open = self.open.as_ref();
         open.is_some_and(|open| open.link.is_within_machine())

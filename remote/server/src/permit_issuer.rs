@@ -100,9 +100,9 @@ impl PermitIssuer {
     }
 
     pub(crate) fn set_now(&mut self, now: Duration) {
-        let passed = now.saturating_sub(self.now);
-        if passed > LONGEST_TURN {
-            self.capacity.put_off(passed);
+        let lost = now.saturating_sub(self.now).saturating_sub(LONGEST_TURN);
+        if !lost.is_zero() {
+            self.capacity.put_off(lost);
         }
         self.now = now;
     }

@@ -4,11 +4,11 @@
 //! that change, and may run again from its start if the recovering process dies too.
 
 use super::{EntryWord, PageIndex};
-use crate::HolderId;
 use crate::blok::BlokAllocator;
 use crate::intent_log::Intent;
 use crate::location::Location;
 use crate::segment::SegmentTable;
+use crate::{HolderId, PageHandle};
 use std::sync::atomic::Ordering;
 
 impl PageIndex {
@@ -17,8 +17,8 @@ impl PageIndex {
         &self,
         dead: HolderId,
         intent: Intent,
-        segments: &SegmentTable,
-        bloks: Option<&BlokAllocator>,
+        (segments, bloks): (&SegmentTable, Option<&BlokAllocator>),
+        is_kept: &dyn Fn(PageHandle) -> bool,
     ) {
         match intent {
             Intent::Claim(group) => {
@@ -32,7 +32,13 @@ impl PageIndex {
                 }
             }
             Intent::Drop(handle) => {
-                self.drop_anew(dead, handle, segments, bloks);
+                let word = self.word(handle);
+                // Another thread of the dead holder may have claimed the entry since, and stored a page there.
+                let is_claimed = word == EntryWord::claimed_by(dead);
+                let is_kept = PageHandle::new(handle).is_some_and(is_kept);
+                if word.is_page() && word.is_locked_by(dead) || !is_claimed && !is_kept {
+                    self.drop_anew(dead, handle, segments, bloks);
+                }
                 if self.word(handle).is_free() {
                     self.repair_taken(handle);
                 }
