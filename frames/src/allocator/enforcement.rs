@@ -175,9 +175,10 @@ impl Allocator {
         own.over_by = own.over_by.filter(|_| own.over > 0);
         if missing > 0 && own.over >= MAX_OVERRUNS {
             missing -= self.cover(tenant, missing, now);
-            if missing == 0 {
+            let own = self.tenants.get_mut(&tenant);
+            if let Some(own) = own.filter(|_| missing == 0) {
                 // Its guarantee covers all of it.
-                self.tenants.get_mut(&tenant).map(|own| own.over_by = None);
+                own.over_by = None;
             }
         }
         if missing > 0 {
