@@ -143,6 +143,10 @@ pub fn main(args: &[String]) {
     }
 }
 
+/// Whether the kernel has killed a hog, and whether an allocation of one has failed.
+static WAS_FULL: AtomicBool = AtomicBool::new(false);
+static HAS_FAILED: AtomicBool = AtomicBool::new(false);
+
 fn endure() {
     let pages = GUEST / PAGE;
     let disk = tempfile::tempdir().expect("a folder");
@@ -162,6 +166,11 @@ fn endure() {
         let keep = |kind| keep_hog(kind, &socket, &is_over);
         let hogs = kinds.map(|kind| scope.spawn(move || keep(kind)));
         std::thread::sleep(duration());
+        // On a busy machine that takes longer.
+        await_that(
+            "the group has been full, and an allocation has failed",
+            || WAS_FULL.load(Ordering::SeqCst) && HAS_FAILED.load(Ordering::SeqCst),
+        );
         is_over.store(true, Ordering::SeqCst);
         let ends = hogs.map(|hog| hog.join().expect("a hog's thread"));
         ends.into_iter().fold(HogEnds::default(), HogEnds::and)
@@ -206,8 +215,12 @@ struct HogEnds {
 
 impl HogEnds {
     fn add(&mut self, status: ExitStatus) {
-        self.kills += usize::from(status.signal() == Some(libc::SIGKILL));
-        self.aborts += usize::from(status.signal() == Some(libc::SIGABRT));
+        let ended_by = |signal| status.signal() == Some(signal);
+        let (killed, aborted) = (ended_by(libc::SIGKILL), ended_by(libc::SIGABRT));
+        WAS_FULL.fetch_or(killed, Ordering::SeqCst);
+        HAS_FAILED.fetch_or(aborted, Ordering::SeqCst);
+        self.kills += usize::from(killed);
+        self.aborts += usize::from(aborted);
     }
 
     fn and(self, other: Self) -> Self {
