@@ -49,6 +49,14 @@ fn die(inner: &StoreInner, note: IntentGuard) {
     assert_eq!(inner.page_index.refs.each(DEAD).count(), 0);
 }
 
+/// The same, where `ALIVE` alone still holds a page, and drops it then.
+fn die_beside_a_holder(store: &SharedStore, inner: &StoreInner, note: IntentGuard, handle: u32) {
+    die(inner, note);
+    assert_eq!(store.usage().holds, 1);
+    store.discard(ALIVE, &[PageHandle::new(handle).unwrap()]);
+    assert!(is_free(&inner.page_index, handle));
+}
+
 #[test]
 fn dying_while_claiming_entries_leaves_them_free() {
     let (_store, inner) = store("ram:256K");
@@ -85,10 +93,7 @@ fn dying_while_dropping_drops_once() {
         if !is_counted {
             drop_counted(page_index, handle);
         }
-        die(&inner, note);
-        assert_eq!(store.usage().holds, 1);
-        store.discard(ALIVE, &[PageHandle::new(handle).unwrap()]);
-        assert!(is_free(page_index, handle));
+        die_beside_a_holder(&store, &inner, note, handle);
     }
 }
 
@@ -134,10 +139,7 @@ fn a_process_that_is_stopped_while_it_drops_a_hold_keeps_no_other_from_the_page(
     page_index.refs.add(ALIVE, 0, 1 << handle);
     page_index.taken[0].fetch_or(1 << handle, Ordering::AcqRel);
     page_index.publish_filled(handle, 8, Checksum(9));
-    die(&inner, note);
-    assert_eq!(store.usage().holds, 1);
-    store.discard(ALIVE, &[PageHandle::new(handle).unwrap()]);
-    assert!(is_free(page_index, handle));
+    die_beside_a_holder(&store, &inner, note, handle);
 }
 
 #[test]
@@ -162,10 +164,7 @@ fn dying_while_adopting_adopts_nothing_twice() {
         if is_counted {
             page_index.entries[handle as usize].add_holder().unwrap();
         }
-        die(&inner, note);
-        assert_eq!(store.usage().holds, 1);
-        store.discard(ALIVE, &[PageHandle::new(handle).unwrap()]);
-        assert!(is_free(page_index, handle));
+        die_beside_a_holder(&store, &inner, note, handle);
     }
 }
 
@@ -183,10 +182,7 @@ fn recovery_from_an_adoption_that_dies_itself_is_begun_again() {
         if is_removed {
             page_index.refs.remove(DEAD, handle);
         }
-        die(&inner, note);
-        assert_eq!(store.usage().holds, 1);
-        store.discard(ALIVE, &[PageHandle::new(handle).unwrap()]);
-        assert!(is_free(page_index, handle));
+        die_beside_a_holder(&store, &inner, note, handle);
     }
 }
 

@@ -138,7 +138,6 @@ impl Supervisor {
             .all_stats()
             .filter(|view| self.members.get(slot_of(view.id.raw())).is_none())
             .filter(|view| self.unfinished.iter().all(|(domain, _)| *domain != view.id))
-            .filter(|view| self.orphaned.iter().all(|(domain, _)| *domain != view.id))
             .filter(|view| view.phase == DomainPhase::Nascent && !view.has_creator)
             .map(|view| view.id)
             .collect();
