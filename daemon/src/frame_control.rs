@@ -132,7 +132,7 @@ impl FrameControl {
     /// Takes over how long revocations and notices of lowered guarantees last.
     pub fn set_times(&mut self, config: &Memory) {
         let (deadline, notice) = (config.revocation_deadline.0, config.reduction_notice.0);
-        self.allocator.set_times(deadline, notice);
+        self.allocator.set_times(deadline, notice, self.now());
     }
 
     /// Admits a contract.
@@ -187,7 +187,7 @@ impl FrameControl {
         cleaning: CleaningRate,
     ) -> Result<(), AllocatorError> {
         self.allocator
-            .check_set_cleaning(TenantId(number), cleaning)
+            .check_set_cleaning(TenantId(number), cleaning, self.now())
     }
 
     /// Sets how fast a tenant can clean frames.

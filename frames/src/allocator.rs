@@ -261,15 +261,6 @@ impl Allocator {
         Ok(self.run(now))
     }
 
-    /// Changes the deadline of revocations and the notice of lowered guarantees, of those that
-    /// begin from now on.
-    pub fn set_times(&mut self, deadline: Duration, notice: Duration) {
-        (self.config.deadline, self.config.notice) = (deadline, notice);
-        for own in self.tenants.values_mut() {
-            own.revocable = own.cleaning.revocable(deadline);
-        }
-    }
-
     /// Requests more frames for a tenant. Guaranteed ones are granted at once or after a
     /// revocation, optimistic ones whenever there are any; a second request adds to the pending
     /// guaranteed ones and replaces the optimistic ones. Refused when no part of it could ever be
@@ -336,6 +327,7 @@ impl Allocator {
     /// then.
     pub fn tick(&mut self, now: Duration) -> Vec<Action> {
         for (id, tenant) in &mut self.tenants {
+            tenant.update_revocable(self.config.deadline, now);
             if let Some((contract, _)) = tenant.later.filter(|(_, from)| *from <= now) {
                 (tenant.contract, tenant.later) = (contract, None);
                 tenant.fit_unpaged();
@@ -349,14 +341,21 @@ impl Allocator {
 
     /// When [`Allocator::tick`] is due, without other events until then.
     pub fn next_timeout(&self) -> Option<Duration> {
-        let later = self.tenants.values().filter_map(|t| t.later.map(|l| l.1));
-        let live = self.tenants.values().filter(|t| t.killed_at.is_none());
+        let all = || self.tenants.values();
+        let later = all().filter_map(|t| t.later.map(|l| l.1));
+        let slices = all().filter_map(Tenant::cleans_later_from);
+        let live = all().filter(|t| t.killed_at.is_none());
         // A tenant is late the moment after its deadline.
         let late = live
             .filter_map(|t| t.revocations.front())
             .map(|revocation| revocation.deadline.end(self.stall) + Duration::from_nanos(1));
         let grace = Some(self.grace).filter(|grace| !grace.is_zero());
-        later.chain(late).chain(grace).chain(self.round).min()
+        later
+            .chain(slices)
+            .chain(late)
+            .chain(grace)
+            .chain(self.round)
+            .min()
     }
 
     /// Frames of main memory, granted or free.

@@ -60,10 +60,12 @@ impl CleaningRate {
     }
 
     /// Frames that a tenant surely gives back within [`MAX_REVOCATION`], if each demand is answered at
-    /// its deadline. It may be busy with another demand at first.
-    pub(crate) fn revocable(&self, deadline: Duration) -> u32 {
+    /// its deadline. It may be busy with another demand at first, and its slice may come only after
+    /// `wait`: a round that begins before that is longer by twice that time.
+    pub(crate) fn revocable(&self, deadline: Duration, wait: Duration) -> u32 {
         let round = self.round(u32::MAX, deadline);
-        let rounds = MAX_REVOCATION.as_nanos() / round.as_nanos().max(1);
+        let time = MAX_REVOCATION.saturating_sub(2 * wait);
+        let rounds = time.as_nanos() / round.as_nanos().max(1);
         let rounds = u32::try_from(rounds).unwrap_or(u32::MAX).saturating_sub(1);
         rounds.saturating_mul(self.cleaned_in(round))
     }

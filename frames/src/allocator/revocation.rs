@@ -22,10 +22,12 @@ impl Allocator {
         &self,
         tenant: TenantId,
         cleaning: CleaningRate,
+        now: Duration,
     ) -> Result<(), AllocatorError> {
         let own = self.tenants.get(&tenant);
         let own = own.ok_or(AllocatorError::Unknown(tenant))?;
-        let (was, most) = (own.revocable, cleaning.revocable(self.config.deadline));
+        let most = own.would_revoke(cleaning, self.config.deadline, now);
+        let was = own.revocable;
         let above = own.held().saturating_sub(own.contract.g);
         if most < was && above > most {
             return Err(AllocatorError::Slower {
@@ -44,13 +46,22 @@ impl Allocator {
         cleaning: CleaningRate,
         now: Duration,
     ) -> Result<(), AllocatorError> {
-        self.check_set_cleaning(tenant, cleaning)?;
+        self.check_set_cleaning(tenant, cleaning, now)?;
         let deadline = self.config.deadline;
         let own = self.live_tenant(tenant)?;
         own.set_cleaning(cleaning, deadline, now);
         let (n, grantable) = (own.held(), own.grantable());
         self.requests.fit(tenant, n, grantable, now);
         Ok(())
+    }
+
+    /// Changes the deadline of revocations and the notice of lowered guarantees, of those that
+    /// begin from now on.
+    pub fn set_times(&mut self, deadline: Duration, notice: Duration, now: Duration) {
+        (self.config.deadline, self.config.notice) = (deadline, notice);
+        for own in self.tenants.values_mut() {
+            own.update_revocable(deadline, now);
+        }
     }
 
     /// After any event: grants, revokes, promises. Returns the actions to execute.

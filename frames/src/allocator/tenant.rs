@@ -58,7 +58,8 @@ pub(crate) struct Tenant {
     pub taking: Option<PendingTake>,
     /// When it will have cleaned all that is demanded from it; zero without any.
     busy_until: Duration,
-    /// When it surely has the disk time that it cleans with: other disk time begins with the next period.
+    /// When it surely has the disk time that it cleans with: other disk time begins with the next
+    /// period. Zero once it has.
     cleans_from: Duration,
     /// Reports of too many resident frames, less those of others since.
     pub over: u32,
@@ -107,7 +108,7 @@ impl Tenant {
                 ..FrameUsage::default()
             },
             cleaning,
-            revocable: cleaning.revocable(deadline),
+            revocable: cleaning.revocable(deadline, Duration::ZERO),
             revocations: VecDeque::new(),
             claimed: 0,
             short_answers: 0,
@@ -171,10 +172,41 @@ impl Tenant {
         deadline: Duration,
         now: Duration,
     ) {
-        if cleaning != self.cleaning {
-            self.cleans_from = self.cleans_from.max(now + self.cleaning.delay);
+        self.cleans_from = self.would_clean_from(cleaning, now);
+        self.cleaning = cleaning;
+        self.update_revocable(deadline, now);
+    }
+
+    /// When it surely has the disk time of `cleaning`.
+    fn would_clean_from(&self, cleaning: CleaningRate, now: Duration) -> Duration {
+        match cleaning == self.cleaning {
+            true => self.cleans_from,
+            false => self.cleans_from.max(now + self.cleaning.delay),
         }
-        (self.cleaning, self.revocable) = (cleaning, cleaning.revocable(deadline));
+    }
+
+    /// Frames that it would give back in time with `cleaning` from now on.
+    pub(super) fn would_revoke(
+        &self,
+        cleaning: CleaningRate,
+        deadline: Duration,
+        now: Duration,
+    ) -> u32 {
+        let wait = self.would_clean_from(cleaning, now).saturating_sub(now);
+        cleaning.revocable(deadline, wait)
+    }
+
+    /// Counts the frames that it gives back in time: with other disk time more once it has that.
+    pub(crate) fn update_revocable(&mut self, deadline: Duration, now: Duration) {
+        if self.cleans_from <= now {
+            self.cleans_from = Duration::ZERO;
+        }
+        self.revocable = self.would_revoke(self.cleaning, deadline, now);
+    }
+
+    /// When it has other disk time, if it has not yet.
+    pub(crate) fn cleans_later_from(&self) -> Option<Duration> {
+        Some(self.cleans_from).filter(|from| !from.is_zero())
     }
 
     /// How fast it cleans what is demanded now.

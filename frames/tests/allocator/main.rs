@@ -214,7 +214,7 @@ fn changed_times_hold_for_what_begins_later() {
     let mut machine = Machine::new(1000);
     let one = machine.admit(1, (800, 1000), 10_000, Refuser).unwrap();
     machine.fill(one, 1000);
-    machine.allocator.set_times(ms(20), ms(50));
+    machine.allocator.set_times(ms(20), ms(50), machine.now);
     machine.set_contract(one, (200, 1000)).unwrap();
     let late = machine.admit(2, (200, 200), 100, Honest).unwrap();
     machine.request(late, 200).unwrap();

@@ -142,6 +142,39 @@ fn any_rate() -> impl Strategy<Value = CleaningRate> {
     (frames, delay).prop_map(|(frames, delay)| rate(frames, delay))
 }
 
+/// `holder` is given `other` disk time and takes what it is lent for that, and more demands keep it
+/// busy. Returns what the tenant that is guaranteed 90,000 frames has in time.
+fn guaranteed_beside_other_disk_time(holder: CleaningRate, other: CleaningRate) -> u32 {
+    let (mut machine, hog, good) = beside(holder);
+    let now = machine.now;
+    machine.allocator.set_cleaning(hog, other, now).unwrap();
+    machine.holders.get_mut(&hog).unwrap().cleaning = other;
+    machine.fill(hog, 100_000);
+    machine.request(good, 1).unwrap();
+    machine.run_for(ms(1));
+    machine.request(good, 90_000).unwrap();
+    machine.run_for(MAX_REVOCATION);
+    machine.n(good)
+}
+
+#[test]
+fn a_holder_with_more_disk_time_is_lent_no_more_than_it_gives_back_once_it_has_it() {
+    let (slow, fast) = (rate(1, 160_751), rate(467, 35_886));
+    assert_eq!(guaranteed_beside_other_disk_time(slow, fast), 90_000);
+}
+
+#[test]
+fn a_holder_is_lent_more_once_it_has_more_disk_time() {
+    let (mut machine, hog, _) = beside(rate(1, 160_751));
+    let (now, fast) = (machine.now, rate(467, 35_886));
+    machine.allocator.set_cleaning(hog, fast, now).unwrap();
+    machine.request(hog, 100_000).unwrap();
+    let first = machine.n(hog);
+    machine.run_for(ms(160_752));
+    machine.request(hog, 100_000).unwrap();
+    assert!(first < machine.n(hog), "{first}, {}", machine.n(hog));
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
