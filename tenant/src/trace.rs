@@ -1,12 +1,11 @@
 //! The disk scheduler's trace, handed over as memory: what figures 7 to 9 of the paper plot.
 
-use crate::{TenantError, reach, send};
+use crate::TenantError;
+use crate::connection::{converse, reach};
 use disk::trace::TraceBatch;
-use host::seqpacket;
-use protocol::{DaemonEvent, TenantRequest, decode, disk_trace};
+use protocol::{DaemonEvent, TenantRequest, disk_trace};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
-use rustix::net::RecvFlags;
 use std::path::Path;
 
 /// A way to the trace of a daemon that runs.
@@ -28,21 +27,12 @@ impl Tracer {
     /// What the scheduler did since this was last asked.
     pub fn read(&mut self) -> Result<TraceBatch, TenantError> {
         let ask = TenantRequest::Trace { from: self.next };
-        send(&self.connection, &ask, &[]).map_err(TenantError::Silent)?;
-        let mut message = seqpacket::receive(&self.connection, RecvFlags::empty())
-            .map_err(TenantError::Silent)?;
-        match decode::<DaemonEvent>(message.as_slice()) {
-            Some(DaemonEvent::Trace) => {
-                let memory = message.fds[0]
-                    .take()
-                    .ok_or(TenantError::Silent(Errno::MFILE))?;
-                let seen = disk_trace::read(memory).map_err(|_| TenantError::Silent(Errno::IO))?;
-                self.next = seen.next;
-                Ok(seen)
-            }
-            Some(DaemonEvent::Refused(why)) => Err(TenantError::Refused(why)),
-            _ if message.len == 0 => Err(TenantError::Silent(Errno::PIPE)),
-            _ => Err(TenantError::OtherBuild),
-        }
+        let (DaemonEvent::Trace, [memory, ..]) = converse(&self.connection, &ask, &[])? else {
+            return Err(TenantError::OtherBuild);
+        };
+        let memory = memory.ok_or(TenantError::NoDescriptor)?;
+        let seen = disk_trace::read(memory).map_err(|_| TenantError::Silent(Errno::IO))?;
+        self.next = seen.next;
+        Ok(seen)
     }
 }

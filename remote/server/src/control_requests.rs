@@ -15,6 +15,7 @@ use remote_policy::permit::PermitId;
 use remote_wire::control::{
     self, ClientStatus, ControlReply, ControlRequest, SealedPermit, ServerStatus, short_name,
 };
+use remote_wire::identity::is_id_of_key;
 use remote_wire::{Header, Kind, Status};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -135,8 +136,8 @@ impl Controller<'_> {
         }
         let key = connection.link.peer_key();
         // Before it is taken for a later life of that client, which would end the permits.
-        if self.clients.is_anothers(client.host, key) {
-            let text = format!("{} is a client with another key", client.host);
+        if !is_id_of_key(client.host, key) || self.clients.is_anothers(client.host, key) {
+            let text = format!("{} is the id of a host with another key", client.host);
             return Err(Refusal::new(Status::NoPermit, text));
         }
         self.service.issuer.on_contact(client)?;

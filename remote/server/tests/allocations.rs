@@ -49,7 +49,8 @@ fn requests_of_pages_over_a_link_with_keys_allocate_nothing() {
     let (_folder, keyring) = common::keyring();
     let server = common::start_keyed(256, &keyring);
     let link = common::keyed_link(server.address(), &keyring);
-    let mut client = common::Client::over(link, common::incarnation(1, 1));
+    let own = common::client_of(&keyring, 1, 1);
+    let mut client = common::Client::over(link, own);
     client.hello().unwrap();
     measure(&server, client);
 }

@@ -8,6 +8,7 @@ use remote_policy::identity::{
 };
 use remote_policy::permit::PermitId;
 use remote_wire::control::{self, ControlReply, ControlRequest, SealedPermit, ServerNotice};
+use remote_wire::identity::id_of_key;
 use remote_wire::{FrameReader, FrameWriter, Header, Kind, Link, Status};
 use selfpage_remote_server::{KeyedAcceptor, Server, ServerConfig};
 use std::net::{SocketAddr, TcpStream};
@@ -44,6 +45,13 @@ pub fn keyring() -> (TempDir, Arc<Keyring>) {
     let keyring = Keyring::open(folder.path()).unwrap();
     keyring.set_own("host", None).unwrap();
     (folder, Arc::new(keyring))
+}
+
+/// A life of a client of that host.
+pub fn client_of(host: &Keyring, number: u64, start_ticks: u64) -> Incarnation {
+    let life = incarnation(number, start_ticks);
+    let host = id_of_key(life.host, Some(host.fingerprint()));
+    Incarnation { host, ..life }
 }
 
 /// A server that accepts the members of a list.

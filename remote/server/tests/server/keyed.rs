@@ -1,6 +1,8 @@
 //! Links with keys: the members of the list are served, each as itself, and no other host is.
 
-use crate::common::{Client, incarnation, keyed_link, keyring, page, start, start_keyed};
+use crate::common::{
+    Client, client_of, incarnation, keyed_link, keyring, page, start, start_keyed,
+};
 use remote_keys::{Handshake, HandshakeError, Keyring, LinkError, Protocol, Trust, client_config};
 use remote_wire::control::ControlRequest;
 use remote_wire::{Header, Kind, Status};
@@ -24,7 +26,7 @@ fn member_of(server: &Keyring) -> (TempDir, Arc<Keyring>) {
 }
 
 fn greeted(server: SocketAddr, host: &Arc<Keyring>, number: u64) -> Client {
-    let mut client = Client::over(keyed_link(server, host), incarnation(number, 1));
+    let mut client = Client::over(keyed_link(server, host), client_of(host, number, 1));
     client.hello().unwrap();
     client
 }
@@ -99,7 +101,7 @@ fn a_host_that_is_no_member_is_refused_and_learns_why() {
     let (_other, host) = keyring();
     let knows_server = |list: &mut remote_keys::MemberList| list.merge(&own.members().unwrap());
     host.update(knows_server).unwrap();
-    let mut client = Client::over(keyed_link(server.address(), &host), incarnation(1, 1));
+    let mut client = Client::over(keyed_link(server.address(), &host), client_of(&host, 1, 1));
     let why = end_of(&mut client);
     assert_eq!(why.kind(), ErrorKind::PermissionDenied, "{why}");
     assert!(why.to_string().contains("selfpage cluster join"), "{why}");
@@ -162,10 +164,10 @@ fn a_permit_of_one_host_is_of_no_use_to_another() {
     let why = other.present(sealed).unwrap_err();
     assert_eq!(why.0, Status::NoPermit, "{why:?}");
     assert!(other.read(object, 0, 1).is_err());
-    // Under the client's name, of this life or a later one.
-    for start_ticks in [1, 2] {
+    // Under the client's name, of this life or a later one, and under one that the server never saw.
+    for (number, start_ticks) in [(1, 1), (1, 2), (3, 1)] {
         let link = keyed_link(server.address(), &thief);
-        let mut other = Client::over(link, incarnation(1, start_ticks));
+        let mut other = Client::over(link, client_of(&host, number, start_ticks));
         let why = other.hello().unwrap_err();
         assert_eq!(why.0, Status::NoPermit, "{why:?}");
         assert!(other.present(sealed).is_err());
