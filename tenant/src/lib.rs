@@ -28,7 +28,7 @@ mod session;
 pub mod trace;
 
 pub use admin::{books, list, set};
-use connection::{reach, send};
+use connection::{converse, reach};
 pub use event::{Revocation, SessionEvent};
 pub use linked::{DomainResources, LinkedTenant, RevocationPolicy};
 pub use linked_error::LinkedError;
