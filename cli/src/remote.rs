@@ -3,11 +3,13 @@
 use crate::cluster::NO_KEY;
 use crate::remote_client::{control_port, parse_host};
 use remote_broker::link::ControlLinks;
-use remote_broker::protocol::{ClientSummary, ClusterStatus, Member, ObjectPlace};
+use remote_broker::protocol::{
+    ClientSummary, ClusterStatus, Member, ObjectPlace, ObjectRedundancy,
+};
 use remote_broker::{CONTROL_PORT, client, discovery};
 use remote_keys::Keyring;
 use remote_policy::identity::HostId;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::process::ExitCode;
@@ -37,7 +39,8 @@ enum RemoteCommand {
         /// Ask in the clear, where `selfpage serve --insecure` runs
         #[arg(long)]
         insecure: bool,
-        /// As JSON
+        /// As JSON: memory in pages of 4096 bytes, times in seconds and nanoseconds; hosts and boots are text, since they are
+        /// names. `permits` and `round_trips` are pairs of a host and its value, `broker` of a host and its epoch
         #[arg(long)]
         json: bool,
     },
@@ -176,13 +179,18 @@ fn show_client(client: &ClientSummary, members: &[Member]) {
             count(objects, "object")
         );
     }
-    for (servers, objects) in by_place(&usage.objects) {
+    for ((redundancy, servers), objects) in by_place(&usage.objects) {
         let names: Vec<_> = servers.iter().map(|host| name_of(members, *host)).collect();
         let place = match names.is_empty() {
             true => "nowhere yet".to_owned(),
             false => format!("whole on {}", names.join(" and on ")),
         };
-        println!("      {} {place}", count(objects, "object"));
+        let kind = match redundancy {
+            ObjectRedundancy::Copies => "",
+            ObjectRedundancy::Stripe => ", in a stripe, whose other objects give its pages",
+            ObjectRedundancy::Parity => ", the parity of a stripe",
+        };
+        println!("      {} {place}{kind}", count(objects, "object"));
     }
     if left_out > 0 {
         println!("      {} that are not shown", count(left_out, "object"));
@@ -194,13 +202,13 @@ fn show_client(client: &ClientSummary, members: &[Member]) {
     );
 }
 
-/// How many objects are on each set of servers.
-fn by_place(objects: &[ObjectPlace]) -> std::collections::BTreeMap<Vec<HostId>, usize> {
-    let mut places = std::collections::BTreeMap::new();
+/// How many objects are on each set of servers, by what else there is of their pages.
+fn by_place(objects: &[ObjectPlace]) -> BTreeMap<(ObjectRedundancy, Vec<HostId>), usize> {
+    let mut places = BTreeMap::new();
     for object in objects {
         let mut servers = object.servers.clone();
         servers.sort_unstable();
-        *places.entry(servers).or_default() += 1;
+        *places.entry((object.redundancy, servers)).or_default() += 1;
     }
     places
 }
@@ -241,12 +249,28 @@ mod tests {
                 client: HostId(9),
                 number,
             },
+            redundancy: ObjectRedundancy::Copies,
             servers: servers.iter().copied().map(HostId).collect(),
             copying_to: Vec::new(),
         };
-        let places = by_place(&[object(1, &[1, 2]), object(2, &[2, 1]), object(3, &[1])]);
-        assert_eq!(places[&vec![HostId(1), HostId(2)]], 2);
-        assert_eq!(places[&vec![HostId(1)]], 1);
+        let striped = ObjectPlace {
+            redundancy: ObjectRedundancy::Stripe,
+            ..object(4, &[1])
+        };
+        let all = [
+            object(1, &[1, 2]),
+            object(2, &[2, 1]),
+            object(3, &[1]),
+            striped,
+        ];
+        let places = by_place(&all);
+        let of = |redundancy, servers: &[u64]| {
+            let servers = servers.iter().copied().map(HostId).collect();
+            places[&(redundancy, servers)]
+        };
+        assert_eq!(of(ObjectRedundancy::Copies, &[1, 2]), 2);
+        assert_eq!(of(ObjectRedundancy::Copies, &[1]), 1);
+        assert_eq!(of(ObjectRedundancy::Stripe, &[1]), 1);
         assert_eq!(count(2, "copy"), "2 copies");
     }
 }

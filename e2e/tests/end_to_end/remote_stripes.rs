@@ -56,6 +56,11 @@ fn striped<'a>(
         },
     )?;
     let objects = hosts.objects(&status);
+    let shown = status.to_string();
+    let parities = shown.matches("\"redundancy\":\"Parity\"").count();
+    ensure(parities >= parts - MEMBERS, || {
+        format!("{parities} parities are shown: {shown}")
+    })?;
     let copies: usize = objects.iter().map(Vec::len).sum();
     println!(
         "{copies} copies, of {} objects with their parity",

@@ -171,11 +171,25 @@ pub struct ClientUse {
     pub copies_made: u64,
 }
 
+/// What stands for an object's pages beside its own copies.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum ObjectRedundancy {
+    /// Its copies alone.
+    #[default]
+    Copies,
+    /// The rest of a stripe: one copy is enough.
+    Stripe,
+    /// It is itself a stripe's parity.
+    Parity,
+}
+
 /// Where an object is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ObjectPlace {
     /// The object.
     pub object: ObjectId,
+    /// What else there is of its pages.
+    pub redundancy: ObjectRedundancy,
     /// The servers that have all its pages.
     #[serde(deserialize_with = "bounded_list::deserialize::<MAX_HOLDERS, _, _>")]
     pub servers: Vec<HostId>,

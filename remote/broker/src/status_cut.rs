@@ -79,6 +79,7 @@ mod tests {
                 client: HostId(u64::MAX),
                 number,
             },
+            redundancy: Default::default(),
             servers: vec![HostId(u64::MAX); 2],
             copying_to: Vec::new(),
         };

@@ -96,6 +96,7 @@ mod tests {
                 client: HostId(1),
                 number: 1,
             },
+            redundancy: Default::default(),
             servers: Vec::new(),
             copying_to: Vec::new(),
         };

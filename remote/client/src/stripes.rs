@@ -14,6 +14,7 @@ use crate::stripe_gathering;
 use crate::stripe_job::{self, StripeJob};
 use crate::transport::{RemoteTransport, connected, since_start};
 use disk::time::{Nanos, Time};
+use remote_broker::protocol::ObjectRedundancy;
 use remote_policy::redundancy::{
     MAX_PARTS, PartCopies, PartLoss, ServerSet, Stripe, StripeRead, StripeState, StripeStep,
     StripeView, StripeWrite,
@@ -145,6 +146,16 @@ pub fn replicas(transport: &RemoteTransport, object: usize) -> usize {
     of_stripe.map_or(usual, |(_, stripe, part)| {
         stripe.rules.replicas(part, usual)
     }) as usize
+}
+
+/// What stands for an object's pages beside its copies.
+pub fn redundancy(transport: &RemoteTransport, object: usize) -> ObjectRedundancy {
+    match part_of(transport, object) {
+        Some((_, stripe, _)) if !stripe.rules.protects() => ObjectRedundancy::Copies,
+        Some((_, _, part)) if part < MEMBERS => ObjectRedundancy::Stripe,
+        Some(_) => ObjectRedundancy::Parity,
+        None => ObjectRedundancy::Copies,
+    }
 }
 
 /// A write of an object is about to be sent. Returns true if it waits, since a parity depends on the page.

@@ -1,6 +1,7 @@
 //! The client's use of remote memory, as it is reported to the broker for people.
 
 use crate::objects::{CopyState, ObjectCopy};
+use crate::stripes;
 use crate::transport::{RemoteTransport, since_start};
 use disk::time::Time;
 use remote_broker::protocol::{ClientUse, MAX_HOLDERS, MAX_OBJECTS, MAX_ROUND_TRIPS, ObjectPlace};
@@ -16,6 +17,7 @@ pub fn of(transport: &RemoteTransport, now: Time) -> ClientUse {
     };
     let place = |(object, copies): (usize, &[ObjectCopy])| ObjectPlace {
         object: transport.objects.id(object),
+        redundancy: stripes::redundancy(transport, object),
         servers: hosts(copies, true),
         copying_to: hosts(copies, false),
     };

@@ -9,7 +9,7 @@ use std::fmt;
 
 /// A machine. Each one can be client, paging server and broker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct HostId(pub u64);
+pub struct HostId(#[serde(with = "exact")] pub u64);
 
 /// One life of a process on a host: it ends with the process or the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -17,6 +17,7 @@ pub struct Incarnation {
     /// Its host.
     pub host: HostId,
     /// The kernel's boot id.
+    #[serde(with = "exact")]
     pub boot: u128,
     /// When the process started, in the kernel's clock ticks since boot.
     pub start_ticks: u64,
@@ -67,6 +68,35 @@ pub struct Version(pub u64);
 /// A page's number in its object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct PageNumber(pub u64);
+
+/// Numbers that are names: text where people and scripts read them, since JSON's readers round
+/// numbers above 2^53.
+mod exact {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
+    use std::fmt::Display;
+    use std::str::FromStr;
+
+    pub fn serialize<S: Serializer, T: Display + Serialize>(
+        number: &T,
+        to: S,
+    ) -> Result<S::Ok, S::Error> {
+        match to.is_human_readable() {
+            true => to.collect_str(number),
+            false => number.serialize(to),
+        }
+    }
+
+    pub fn deserialize<'a, D: Deserializer<'a>, T>(from: D) -> Result<T, D::Error>
+    where
+        T: Deserialize<'a> + FromStr,
+        T::Err: Display,
+    {
+        match from.is_human_readable() {
+            true => String::deserialize(from)?.parse().map_err(D::Error::custom),
+            false => T::deserialize(from),
+        }
+    }
+}
 
 impl Generation {
     /// The generation after it.
@@ -122,5 +152,27 @@ impl fmt::Display for Epoch {
 impl fmt::Display for ObjectId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "paging object {} of {}", self.number, self.client)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_are_text_where_scripts_read_them_and_numbers_between_hosts() {
+        let life = Incarnation::new(HostId(u64::MAX), u128::MAX, 7);
+        let text = serde_json::to_string(&life).unwrap();
+        let boot = u128::MAX;
+        assert_eq!(
+            text,
+            format!(
+                r#"{{"host":"{}","boot":"{boot}","start_ticks":7}}"#,
+                u64::MAX
+            )
+        );
+        assert_eq!(serde_json::from_str::<Incarnation>(&text).unwrap(), life);
+        let bytes = postcard::to_allocvec(&life).unwrap();
+        assert_eq!(postcard::from_bytes::<Incarnation>(&bytes).unwrap(), life);
     }
 }
