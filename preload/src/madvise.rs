@@ -13,28 +13,48 @@ use host::process_tree::{PIDFD_GET_INFO, PIDFD_INFO_PID, PidfdInfo};
 use std::ffi::c_int;
 use wired::PAGE;
 
-/// MADV_REMOVE. The kernel stops at the first mapping that it refuses (a locked one, or one that is not to be
-/// written), and has removed what lies before it: so much is discarded. It does not tell how much that is, and
-/// repeats what it has done without harm. EAGAIN: the pager does not follow.
+/// MADV_REMOVE. Shared memory that is paged has one remover, its pager: the kernel and the pager one after the other
+/// would remove what another process writes in between.
 fn remove(span: &AddrRange, advise: impl Fn(&AddrRange) -> SyscallResult) -> SyscallResult {
-    // Past holes it continues.
-    let is_removed = |answer| !is_error(answer) || answer == error(libc::ENOMEM);
-    let answer = advise(span);
-    let mut removed = 0;
-    if is_removed(answer) {
-        removed = span.len();
-    } else {
+    let mut answer = 0;
+    for (part, is_paged) in shared_memory::parts(span) {
+        let removed = match is_paged {
+            true => remove_paged(&part),
+            false => advise(&part),
+        };
+        // Past holes the kernel continues.
+        if removed == error(libc::ENOMEM) {
+            answer = removed;
+        } else if is_error(removed) {
+            return removed;
+        }
+    }
+    answer
+}
+
+/// The pager removes what lies before the first locked mapping, at which the kernel stops. EAGAIN: the pager does
+/// not follow.
+fn remove_paged(span: &AddrRange) -> SyscallResult {
+    let flags = libc::MS_ASYNC | libc::MS_INVALIDATE;
+    // SAFETY: looks for holes and locked mappings, and does nothing else.
+    let look = |len| unsafe { syscall3(libc::SYS_msync, span.start, len, flags as usize) };
+    let answer = look(span.len());
+    let is_locked = |answer| answer == error(libc::EBUSY);
+    let mut removed = span.len();
+    if is_locked(answer) {
         let mut refused = span.len();
+        removed = 0;
         while refused - removed > PAGE {
             let half = removed + (refused - removed) / 2 / PAGE * PAGE;
-            match is_removed(advise(&(span.start..span.start + half))) {
-                true => removed = half,
-                false => refused = half,
+            match is_locked(look(half)) {
+                true => refused = half,
+                false => removed = half,
             }
         }
     }
     match removed > 0 && !shared_memory::discard(&(span.start..span.start + removed)) {
         true => error(libc::EAGAIN),
+        false if is_locked(answer) => error(libc::EINVAL),
         false => answer,
     }
 }

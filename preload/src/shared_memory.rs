@@ -52,12 +52,19 @@ pub fn is_wanted(len: usize, flags: c_int) -> bool {
 /// Has a fresh shared anonymous mapping paged.
 pub fn page(span: &AddrRange, prot: c_int) {
     let mut space = address_space::lock();
-    space.shared.insert(span.clone());
-    requests::make(ProgramRequest::Page {
+    let is_paged = requests::make(ProgramRequest::Page {
         start: span.start,
         len: span.len(),
         prot,
     });
+    if is_paged {
+        space.shared.insert(span.clone());
+    }
+}
+
+/// The parts of a range, in order: those that are paged, and the others.
+pub fn parts(range: &AddrRange) -> Vec<(AddrRange, bool)> {
+    address_space::lock().shared.parts(range)
 }
 
 /// A request of a program's thread, which the pager process makes.
@@ -154,7 +161,7 @@ fn report(change: SharedRequest) -> bool {
     !is_used() || requests::make(ProgramRequest::Change(change))
 }
 
-/// The contents of a range have ended for all processes (MADV_REMOVE). Returns false if the pager keeps some.
+/// The contents of a range end for all processes (MADV_REMOVE). Returns false if the pager keeps some.
 pub fn discard(span: &AddrRange) -> bool {
     let (addr, len) = bytes(span);
     report(SharedRequest::Discard { addr, len })

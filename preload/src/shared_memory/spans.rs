@@ -35,6 +35,24 @@ impl SharedSpans {
         self.0.iter()
     }
 
+    /// The parts of a range, in order: those where shared memory may be mapped, and the others.
+    pub fn parts(&self, range: &AddrRange) -> Vec<(AddrRange, bool)> {
+        let within = |it: &AddrRange| it.start.max(range.start)..it.end.min(range.end);
+        let mut shared: Vec<_> = self.0.iter().map(within).collect();
+        shared.retain(|it| !it.is_empty());
+        shared.sort_unstable_by_key(|it| it.start);
+        let mut parts = Vec::new();
+        let mut at = range.start;
+        for it in shared {
+            parts.push((at..it.start, false));
+            at = it.end;
+            parts.push((it, true));
+        }
+        parts.push((at..range.end, false));
+        parts.retain(|(part, _)| !part.is_empty());
+        parts
+    }
+
     /// Returns true if shared memory may be mapped in a range.
     pub fn touches(&self, range: &AddrRange) -> bool {
         self.0.iter().any(|it| overlap(it, range))
@@ -93,6 +111,14 @@ mod tests {
         spans.insert(10..20);
         spans.insert(15..30);
         spans.remove(&(12..17));
+        assert_eq!(spans.parts(&(0..11)), [(0..10, false), (10..11, true)]);
+        let parts = [
+            (11..12, true),
+            (12..17, false),
+            (17..30, true),
+            (30..40, false),
+        ];
+        assert_eq!(spans.parts(&(11..40)), parts);
         let has = |at: usize| spans.touches(&(at..at + 1));
         let found: Vec<_> = (5..35).filter(|at| has(*at)).collect();
         assert_eq!(found, (10..12).chain(17..30).collect::<Vec<_>>());
