@@ -202,6 +202,7 @@ fn what_cannot_be_served_is_refused_with_the_reason() {
     let status = Command::new("mkfifo").arg(&pipe).status().unwrap();
     assert!(status.success());
     let base = ["serve", "--socket", socket, "--snapshot", snapshot];
+    let empty = ["serve", "--socket", socket, "--empty", "1M"];
     for (arguments, why) in [
         (
             vec!["serve", "--socket", socket, "--snapshot", &none],
@@ -243,6 +244,12 @@ fn what_cannot_be_served_is_refused_with_the_reason() {
         (
             [&base[..4], &[&there, "--snapshot-folder", &none]].concat(),
             "--snapshot-folder",
+        ),
+        ([&empty[..], &["--differential", &none]].concat(), "--empty"),
+        ([&empty[..], &["--shared-cache", &none]].concat(), "--empty"),
+        (
+            [&empty[..], &["--snapshot-folder", &none]].concat(),
+            "--empty",
         ),
         (vec!["show", "--socket", socket], "vm serve"),
         (

@@ -72,12 +72,12 @@ pub fn request(
     socket: &Path,
     request: &ControlRequest,
 ) -> io::Result<impl Iterator<Item = io::Result<ControlReply>>> {
+    let line = serde_json::to_string(request)?;
     let mut stream = UnixStream::connect(control_path(socket))?;
     // A save takes as long as its guest's memory; the list is there at once.
     if matches!(request, ControlRequest::Show) {
         stream.set_read_timeout(Some(PATIENCE))?;
     }
-    let line = serde_json::to_string(request)?;
     writeln!(stream, "{line}")?;
     let lines = BufReader::new(stream).lines();
     let late = |why: io::Error| match why.kind() {

@@ -4,7 +4,7 @@ use crate::control::control_path;
 use crate::server::ManagerError;
 use std::io;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::path::Path;
 
 /// Sockets that are listened at.
@@ -28,6 +28,11 @@ impl Sockets {
         handoffs: Option<UnixListener>,
         control: Option<UnixListener>,
     ) -> Result<Self, ManagerError> {
+        // Before the first is made: the second's name is longer.
+        SocketAddr::from_pathname(control_path(path)).map_err(|error| ManagerError::Socket {
+            path: control_path(path),
+            error,
+        })?;
         let handoffs = handoffs.map_or_else(|| listen(path), Ok)?;
         let control = control.map_or_else(|| listen_for_owner(&control_path(path)), Ok)?;
         Ok(Self { handoffs, control })
@@ -96,6 +101,17 @@ mod tests {
             assert_eq!(std::fs::read(&notes).unwrap(), b"notes");
         }
         remove_socket(&path);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_name_that_is_too_long_for_the_second_socket_leaves_none() {
+        let folder = tempfile::tempdir().unwrap();
+        let room = 104 - folder.path().as_os_str().len();
+        let path = folder.path().join("s".repeat(room - 1));
+        assert!(SocketAddr::from_pathname(&path).is_ok());
+        let refused = Sockets::listen(&path).unwrap_err().to_string();
+        assert!(refused.contains(".control"), "{refused}");
         assert!(!path.exists());
     }
 }

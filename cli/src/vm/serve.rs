@@ -50,11 +50,21 @@ pub struct ServeArgs {
 
     /// The folder for what was fetched of an object, a file without a name and of its size. By default one for state, as for the
     /// store of `run`
-    #[arg(long, value_name = "FOLDER", requires = "snapshot")]
+    #[arg(
+        long,
+        value_name = "FOLDER",
+        requires = "snapshot",
+        conflicts_with = "empty"
+    )]
     snapshot_folder: Option<PathBuf>,
 
     /// A file of `vm save`, over the snapshot; given several times, the oldest first
-    #[arg(long, value_name = "FILE", requires = "snapshot")]
+    #[arg(
+        long,
+        value_name = "FILE",
+        requires = "snapshot",
+        conflicts_with = "empty"
+    )]
     differential: Vec<PathBuf>,
 
     /// Memory that begins as zeros, of at most SIZE a client, instead of a snapshot
@@ -76,7 +86,12 @@ pub struct ServeArgs {
 
     /// A file to make in tmpfs, which VMMs map privately instead of anonymous memory: clones share the clean
     /// pages in it
-    #[arg(long, value_name = "PATH", requires = "snapshot")]
+    #[arg(
+        long,
+        value_name = "PATH",
+        requires = "snapshot",
+        conflicts_with = "empty"
+    )]
     shared_cache: Option<PathBuf>,
 
     /// Neither record the pages that the first guest uses nor bring them in for the next
