@@ -140,7 +140,10 @@ impl Plan {
         let nested = is_nested();
         if !nested && !has_daemon {
             check_memory(frames, args.store.as_ref(), machine::Memory::now())?;
-            limits::check(args.store.as_ref(), open_descriptors().len() as u64)?;
+        }
+        if !nested {
+            let open = open_descriptors().len() as u64;
+            limits::check(args.store.as_ref(), open, has_daemon)?;
         }
         let capabilities = kernel()?;
         check_pageable(&program, args.allow_unpaged)?;

@@ -12,6 +12,9 @@ use wired::Bytes;
 /// used), and the supervisor two for each further process.
 const FILES: u64 = 40;
 
+/// Those that it opens beside them for a daemon's channels and bells.
+const DAEMON_FILES: u64 = 8;
+
 /// Address space of a pager beside the tables it shares: stacks, staging, a first arena.
 const PAGER_SPACE: u64 = 256 << 20;
 
@@ -26,15 +29,17 @@ const STACK: u64 = 4 << 20;
 pub enum Limit {
     /// `ulimit -n`.
     #[error(
-        "`ulimit -n` allows {there} open files here; {open} are open, and `selfpage run` needs {FILES} more, and \
+        "`ulimit -n` allows {there} open files here; {open} are open, and `selfpage run` needs {needed} more, and \
          five for each further process of the tree: set it to {} or higher",
-        open + FILES
+        open + needed
     )]
     Files {
         /// The limit.
         there: u64,
         /// Open at the start.
         open: u64,
+        /// Opened beside them.
+        needed: u64,
     },
     /// `ulimit -f`, below the size of a requested swap file.
     #[error(
@@ -83,10 +88,15 @@ pub enum Limit {
 }
 
 /// Checks the limits before any process starts. `asked` is the requested store; `open`, the number
-/// of open descriptors.
-pub fn check(asked: Option<&StoreConfig>, open: u64) -> Result<(), Limit> {
-    if let Some(there) = current(Resource::Nofile).filter(|there| *there < open + FILES) {
-        return Err(Limit::Files { there, open });
+/// of open descriptors; `has_daemon`, that a daemon grants the contract.
+pub fn check(asked: Option<&StoreConfig>, open: u64, has_daemon: bool) -> Result<(), Limit> {
+    let needed = FILES + if has_daemon { DAEMON_FILES } else { 0 };
+    if let Some(there) = current(Resource::Nofile).filter(|there| *there < open + needed) {
+        return Err(Limit::Files {
+            there,
+            open,
+            needed,
+        });
     }
     let needed = asked
         .and_then(|store| store.disk.as_ref())
@@ -194,8 +204,12 @@ mod tests {
         let Some(there) = current(Resource::Nofile) else {
             return;
         };
-        check(None, 3).unwrap();
-        let said = check(None, there).unwrap_err().to_string();
+        check(None, 3, true).unwrap();
+        // As many as it needs without a daemon.
+        let said = check(None, there - FILES, true).unwrap_err().to_string();
+        assert!(said.contains(&(there + DAEMON_FILES).to_string()), "{said}");
+        check(None, there - FILES, false).unwrap();
+        let said = check(None, there, false).unwrap_err().to_string();
         assert!(
             said.contains(&format!("allows {there} open files")),
             "{said}"
