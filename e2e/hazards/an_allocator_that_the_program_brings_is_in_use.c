@@ -21,7 +21,8 @@ static const char ALLOCATOR[] =
     "    if (!fits) { errno = ENOMEM; return NULL; }\n"
     "    struct header *h = (struct header *)at - 1; h->magic = 4711; h->size = size; return (void *)at; }\n"
     "static atomic_long freed;\n"
-    "void *malloc(size_t n) { return give(32, n); }\n"
+    "void *memalign(size_t a, size_t n);\n"
+    "void *malloc(size_t n) { return GIVE(n); }\n"
     "void *calloc(size_t n, size_t m) { return give(32, n * m); }\n"
     "void free(void *p) { if (p) { of(p)->magic = 4711; freed++; } }\n"
     "void *realloc(void *p, size_t n) { void *q = give(32, n); if (p && q) { size_t s = of(p)->size; memcpy(q, p, s < n ? s : n); free(p); } return q; }\n"
@@ -38,8 +39,10 @@ static const char ALLOCATOR[] =
 static const char COUNTER[] =
     "#include <stddef.h>\nextern void *__libc_malloc(size_t); extern void __libc_free(void *);\n"
     "extern void *__libc_calloc(size_t, size_t); extern void *__libc_realloc(void *, size_t);\n"
+    "extern void *__libc_memalign(size_t, size_t);\n"
     "static long blocks;\n"
-    "void *malloc(size_t n) { blocks++; return __libc_malloc(n); }\n"
+    "void *memalign(size_t a, size_t n) { return __libc_memalign(a, n); }\n"
+    "void *malloc(size_t n) { blocks++; return GIVE(n); }\n"
     "void *calloc(size_t n, size_t m) { blocks++; return __libc_calloc(n, m); }\n"
     "void *realloc(void *p, size_t n) { return __libc_realloc(p, n); }\n"
     "void free(void *p) { blocks--; __libc_free(p); }\n";
@@ -135,12 +138,12 @@ static void check_counted(void)
     }
 }
 
-/* Executes this program with a library of that source preloaded. */
-static void run_with(const char *source, char *program, char *mode)
+/* Executes this program with a library of that source preloaded, whose `malloc` calls a function. */
+static void run_with(const char *source, const char *call, char *program, char *mode)
 {
     char folder[] = "allocator.XXXXXX", text[256];
     CHECK(mkdtemp(folder));
-    snprintf(text, sizeof text, "cc -shared -fPIC -x c -O1 -fno-builtin -o %s/allocator.so -", folder);
+    snprintf(text, sizeof text, "cc -shared -fPIC -x c -O1 -fno-builtin '-DGIVE(n)=%s' -o %s/allocator.so -", call, folder);
     FILE *compiler = popen(text, "w");
     CHECK(compiler && fputs(source, compiler) >= 0 && pclose(compiler) == 0);
     snprintf(text, sizeof text, "%s/allocator.so", folder);
@@ -163,7 +166,10 @@ int main(int count, char **arguments)
         strcmp(arguments[1], "brought") ? check_counted() : check();
         return 0;
     }
-    run_with(ALLOCATOR, arguments[0], "brought");
-    run_with(COUNTER, arguments[0], "counted");
+    run_with(ALLOCATOR, "give(32, n)", arguments[0], "brought");
+    run_with(COUNTER, "__libc_malloc(n)", arguments[0], "counted");
+    /* One that comes before the library's own. */
+    run_with(ALLOCATOR, "memalign(32, n)", arguments[0], "brought");
+    run_with(COUNTER, "memalign(16, n)", arguments[0], "counted");
     return 0;
 }

@@ -55,8 +55,13 @@ fn decide() -> Source {
     let Some((program, heap)) = PROGRAMS.get().filter(|_| has_started) else {
         return Source::Early;
     };
-    SOURCE.store(EARLY, Ordering::Relaxed);
-    let decided = match program.has_memory_of_its_own() {
+    // What it calls by name comes here. Its own blocks come from itself where it calls for them so.
+    let sources = [EARLY, PROGRAM].into_iter();
+    let mut answers = sources.map(|source| {
+        SOURCE.store(source, Ordering::Relaxed);
+        program.has_memory_of_its_own()
+    });
+    let decided = match answers.find_map(|answer| answer).unwrap_or(true) {
         true => {
             if let Some(heap) = heap {
                 map::munmap(heap.start, heap.len());

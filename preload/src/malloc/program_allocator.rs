@@ -7,6 +7,7 @@
 //! A library that only counts or checks blocks (memusage, heaptrack) takes them from the C library, whose heap cannot be
 //! paged. It is left out.
 
+use crate::early_alloc;
 use crate::library_data::is_of_c_library;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem::transmute;
@@ -63,9 +64,11 @@ impl ProgramAllocator {
     }
 
     /// Returns false if its blocks are the C library's. An allocator that has a `mallinfo2` is none that counts blocks.
-    pub fn has_memory_of_its_own(&self) -> bool {
+    /// None if its `malloc` calls another of the functions by name, as if the program did, and so has a block of the early
+    /// pool, which it would not take back.
+    pub fn has_memory_of_its_own(&self) -> Option<bool> {
         if !is_of_c_library((self.mallinfo2 as *const c_void).addr()) {
-            return true;
+            return Some(true);
         }
         let c_library_in_use = || {
             // SAFETY: may be called at any time.
@@ -76,9 +79,12 @@ impl ProgramAllocator {
         // SAFETY: the allocator takes back its own block.
         let block = unsafe { (self.malloc)(PROBE) };
         let taken = c_library_in_use().saturating_sub(before);
+        if early_alloc::owns(block.cast()) {
+            return None;
+        }
         // SAFETY: as above.
         unsafe { (self.free)(block) };
-        taken < PROBE
+        Some(taken < PROBE)
     }
 }
 
