@@ -69,8 +69,8 @@ pub struct ProcessPager {
     words: UnsafeCell<SharedWords>,
     mail: Mailbox<PagerCommand>,
     next_id: AtomicU32,
-    /// Not zero once the evictor's thread serves commands.
-    running: AtomicU32,
+    /// The program's process, once the evictor's thread serves commands; zero before.
+    served: AtomicU32,
 }
 
 // SAFETY: the cell is written in the child of a fork only, by its only thread.
@@ -100,7 +100,7 @@ impl ProcessPager {
             words: UnsafeCell::new(config.words),
             mail: Mailbox::new(),
             next_id: AtomicU32::new(1),
-            running: AtomicU32::new(0),
+            served: AtomicU32::new(0),
         })))
     }
 
@@ -116,7 +116,7 @@ impl ProcessPager {
     }
 
     fn send_as(&self, sender: &Guard<'_, ()>, command: PagerCommand) -> u32 {
-        match self.running.load(Ordering::Acquire) {
+        match self.served.load(Ordering::Acquire) {
             0 => self.run_command(command),
             _ => self
                 .mail
@@ -190,9 +190,9 @@ impl ProcessPager {
         evictor.standby.spare_mappings.keep_for(slots);
     }
 
-    /// Records that the pager threads are running and that they alone have the userfaultfd.
-    pub fn threads_run(&self) {
-        self.running.store(1, Ordering::Release);
+    /// Records that the pager threads of a program's process are running and that they alone have the userfaultfd.
+    pub fn threads_run(&self, program: u32) {
+        self.served.store(program, Ordering::Release);
     }
 
     /// The limits of the fault rate.
@@ -220,12 +220,15 @@ impl ProcessPager {
 
     /// Changes pages; returns false if one could not be changed. If the caller's stack is
     /// paged, the evictor's thread does it: with gates closed, a fault on that stack could
-    /// wait for the thread that it stops.
+    /// wait for the thread that it stops. So it does for another process (a child of vfork, say), which may be killed
+    /// meanwhile without this one: a gate that it left closed would have the program's faults wait for ever.
     fn change(&self, change: Change, range: &Range<usize>) -> bool {
         let here = 0u8;
         let stack = std::ptr::from_ref(&here).addr();
         let command = PagerCommand::Change(change, range.start, range.len());
-        let failed = match self.contains(stack) {
+        let served = self.served.load(Ordering::Acquire);
+        let is_program = || rustix::process::getpid().as_raw_pid() as u32 == served;
+        let failed = match self.contains(stack) || served != 0 && !is_program() {
             true => self.send(command),
             false => self.run_command(command),
         };

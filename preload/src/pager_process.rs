@@ -184,7 +184,7 @@ fn run_leader(above: usize) -> ! {
         }
     };
     // The program continues meanwhile: its requests to the evictor wait for that.
-    process_pager::threads_run();
+    process_pager::threads_run(PROGRAM.load(Ordering::Acquire) as u32);
     confine::leave_user();
     set_stage(SERVING);
     // A program that does little has ended, or has begun another, before this thread runs again.

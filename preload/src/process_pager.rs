@@ -302,10 +302,10 @@ pub fn prepare_handler(n: usize, cpu: usize) -> Result<(), String> {
     Ok(())
 }
 
-/// All threads run: the descriptors are theirs alone from now on.
-pub fn threads_run() {
+/// All threads run, for a program's process: the descriptors are theirs alone from now on.
+pub fn threads_run(program: u32) {
     if let Some(pager) = get() {
-        pager.process.threads_run();
+        pager.process.threads_run(program);
     }
 }
 

@@ -162,7 +162,7 @@ impl ProcessPager {
         counters: &'static [AtomicU64],
         words: SharedWords,
     ) -> Result<(), DomainError> {
-        self.running.store(0, Ordering::Release);
+        self.served.store(0, Ordering::Release);
         self.mail.reset_after_fork();
         // SAFETY: the caller's promise.
         unsafe {
