@@ -8,18 +8,38 @@
 //! the program writes meanwhile: whatever it wrote before the flush is in it.
 
 use crate::driver::{CleanOutcome, call_driver};
-use crate::page::{Busy, PageWord, Released, State};
+use crate::evict::nap;
+use crate::page::{Busy, PageWord, RangeGate, Released, State};
 use crate::page_table::PageTable;
 use crate::pager::Pager;
 use crate::stretch::StretchState;
 use frames::Frame;
 use std::ops::Range;
+use std::time::Duration;
 use store::StoreError;
 use wired::PAGE;
 
 /// How often a page on the standby list, which can be neither written nor put back, is checked
 /// again.
 const TRIES: u32 = 16;
+
+/// How often, and how long each time, a thread waits for others to leave a gate before it keeps them out.
+const CLOSES: u32 = 1000;
+const CLOSE_NAP: Duration = Duration::from_micros(20);
+
+/// Closes a unit's gate for a thread of the program, which may be stopped at any time, by a tracer at each system call: it
+/// waits with the gate open, unless others enter all the time.
+fn close(gate: &RangeGate) {
+    let is_closed = (0..CLOSES).any(|tries| {
+        if tries > 0 {
+            nap(CLOSE_NAP);
+        }
+        gate.try_close()
+    });
+    if !is_closed {
+        gate.close();
+    }
+}
 
 /// The state of pages whose contents were discarded.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -138,7 +158,7 @@ impl Pager {
         let mut from = pages.start;
         let mut kept = None;
         while from < pages.end {
-            gate.close();
+            close(gate);
             let mut frames = FrameList::new();
             let mut at = from;
             let mut in_transit = None;
@@ -183,6 +203,7 @@ impl Pager {
                 if afterwards == Afterwards::Foreign {
                     table.surrendered(unit, surrendered);
                 }
+                gate.admit_beside(&table.places_in_unit(&(from..at)));
                 // SAFETY: the program gave the contents up.
                 let _ = unsafe { translation::discard(table.address(from), (at - from) * PAGE) };
                 frames.put(self);

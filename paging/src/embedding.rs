@@ -118,9 +118,12 @@ impl ProcessPager {
     fn send_as(&self, sender: &Guard<'_, ()>, command: PagerCommand) -> u32 {
         match self.served.load(Ordering::Acquire) {
             0 => self.run_command(command),
-            _ => self
-                .mail
-                .send(sender, command, || self.pager.frames.wake_evictor()),
+            _ => self.mail.send(
+                sender,
+                command,
+                || self.pager.frames.wake_evictor(),
+                || self.pager.hooks.check_pager(),
+            ),
         }
     }
 

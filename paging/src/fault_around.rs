@@ -247,17 +247,36 @@ impl Activation<'_> {
         reached
     }
 
+    /// The place of the page in its unit.
+    pub(crate) fn place(&self) -> std::ops::Range<usize> {
+        let table = self.stretch.table();
+        table.places_in_unit(&(self.index..self.index + 1))
+    }
+
+    /// Gives a page's frame back and leaves the page as it was. Returns true.
+    fn give_back(&self, page: &WindowPage) -> bool {
+        self.return_frame(Frame(page.frame));
+        self.stretch.table().word(page.index).abort_fill(page.seen);
+        true
+    }
+
     /// Maps the pages in the order of their addresses and updates their words.
     fn publish_window(&mut self) -> FillOutcome {
         let places = &self.pager.standby.places;
         let table = self.stretch.table();
         let unit = table.unit_of(self.index);
         let gate = table.gate(unit);
-        let pages = std::mem::take(&mut self.context.window);
+        let mut pages = std::mem::take(&mut self.context.window);
+        let first = pages.first().map_or(self.index, |page| page.index);
+        let last = pages.last().map_or(self.index, |page| page.index);
+        let range = table.places_in_unit(&(first..last + 1));
         let mut outcome = FillOutcome::Success;
         let mut came = 0;
         let mut at = 0;
-        gate.enter();
+        if !gate.enter_for_all_or(&range, &self.place()) {
+            // The others wait for a thread that may be stopped.
+            pages.retain(|page| page.index == self.index || !self.give_back(page));
+        }
         // Before the program can continue: see `publish`.
         table.touch_only(unit);
         while at < pages.len() {
@@ -280,8 +299,7 @@ impl Activation<'_> {
             at += mapped.pages;
             if let Some(failure) = mapped.failure {
                 let page = pages[at];
-                self.return_frame(Frame(page.frame));
-                table.word(page.index).abort_fill(page.seen);
+                self.give_back(&page);
                 if page.index == self.index {
                     outcome = self.outcome_of(&failure);
                 }
@@ -291,7 +309,7 @@ impl Activation<'_> {
                 table.add_resident(unit, std::mem::take(&mut came));
                 gate.leave();
                 std::hint::spin_loop();
-                gate.enter();
+                gate.enter_for(&range);
                 table.touch_only(unit);
             }
         }

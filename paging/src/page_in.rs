@@ -297,7 +297,7 @@ impl Activation<'_> {
         let unit = table.unit_of(self.index);
         let userfault = self.pager.mm.userfault();
         loop {
-            table.gate(unit).enter();
+            table.gate(unit).enter_for(&self.place());
             // Before the program can continue: it may discard the page at once, and a discard
             // skips a unit that was never touched.
             table.touch_only(unit);
@@ -380,7 +380,7 @@ impl Activation<'_> {
         let table = self.stretch.table();
         let unit = table.unit_of(self.index);
         let addr = self.address();
-        table.gate(unit).enter();
+        table.gate(unit).enter_for(&self.place());
         if self.state().state() == State::Resident {
             self.pager.log.add(Counter::Spurious, 1);
             let userfault = self.pager.mm.userfault();

@@ -119,6 +119,12 @@ impl PageTable {
         (from - self.base) / PAGE..(to - self.base) / PAGE
     }
 
+    /// The places of pages of a unit, which begins with place 0.
+    pub(crate) fn places_in_unit(&self, pages: &Range<usize>) -> Range<usize> {
+        let first = self.offset_in_unit(pages.start) / PAGE;
+        first..first + pages.len()
+    }
+
     /// Where a page lies within its unit, in bytes.
     pub(crate) fn offset_in_unit(&self, index: usize) -> usize {
         self.address(index) % (self.unit_pages * PAGE)

@@ -64,6 +64,10 @@ pub trait Hooks: Send + Sync {
         None
     }
 
+    /// A thread of the program has waited for the pager's threads for seconds: the hook ends the process if these are
+    /// gone.
+    fn check_pager(&self) {}
+
     /// Reports what was lost and why, for the operator. On the page path.
     fn notice(&self, text: &str);
 }

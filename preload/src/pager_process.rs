@@ -34,7 +34,9 @@ use lifeline::Lifeline;
 use link::client::Connection;
 use link::handshake::{ChildMessage, Message, ProgramPlace};
 use program::Program;
+use rustix::io::Errno;
 use rustix::net::SendFlags;
+use rustix::process::{Pid, test_kill_process};
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -76,6 +78,9 @@ static IS_KILLED: AtomicBool = AtomicBool::new(false);
 /// The program's process number, as its own PID namespace has it.
 static PROGRAM: AtomicI32 = AtomicI32::new(0);
 
+/// The pager process's own, there; 0 before it has begun.
+static PAGER: AtomicI32 = AtomicI32::new(0);
+
 /// The connection to the supervisor, by its number in the pager process's table.
 static CONNECTION: AtomicI32 = AtomicI32::new(-1);
 
@@ -109,6 +114,7 @@ pub fn start(join: AttachFn, gate: Option<ForkGate>) -> Result<(), String> {
     }
     STAGE.store(STARTING, Ordering::Release);
     PROGRAM.store(raw_syscall::pid(), Ordering::Release);
+    PAGER.store(0, Ordering::Release);
     PROGRAM_STORAGE.store(thread_pointer(), Ordering::Release);
     *START_ARGS.lock() = Some(StartArgs { join, gate });
     let _blocked = SignalsBlocked::new();
@@ -173,6 +179,7 @@ fn fail(why: String) {
 fn run_leader(above: usize) -> ! {
     // A fork's parent had another one.
     CONNECTION.store(-1, Ordering::Release);
+    PAGER.store(raw_syscall::pid(), Ordering::Release);
     requests::forget();
     confine::leave_program();
     wired::clock::prepare();
@@ -222,6 +229,18 @@ pub fn connection() -> Option<BorrowedFd<'static>> {
     }
     // SAFETY: the pager process has it open until it ends, and the calling thread is one of its.
     Some(unsafe { BorrowedFd::borrow_raw(number) })
+}
+
+/// Ends this process if its pager process has gone: the program's end took it along, and this one (a child of vfork, say)
+/// has the program's memory still.
+pub fn end_if_gone() {
+    let pager = Pid::from_raw(PAGER.load(Ordering::Acquire));
+    if pager.is_some_and(|pager| test_kill_process(pager) == Err(Errno::SRCH)) {
+        diagnostics::log(format_args!(
+            "the program that this process shares its memory with has ended, and its pager: this one cannot go on, and ends"
+        ));
+        std::process::abort();
+    }
 }
 
 /// Ends the program, whose pager process cannot have the threads that it needs.

@@ -77,6 +77,10 @@ impl selfpage::Hooks for Hooks {
         rseq::cpu_of(thread)
     }
 
+    fn check_pager(&self) {
+        pager_process::end_if_gone();
+    }
+
     fn notice(&self, text: &str) {
         diagnostics::log(format_args!("{text}"));
     }

@@ -14,6 +14,9 @@ const COMPLETED: u32 = 2;
 /// How often a sender looks again whether its command is complete.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
+/// After how many of these times it checks that there is a receiver.
+const CHECK_INTERVAL: u32 = 40;
+
 /// One command at a time.
 pub struct Mailbox<C> {
     sender: Lock<()>,
@@ -45,13 +48,25 @@ impl<C> Mailbox<C> {
         self.sender.lock()
     }
 
-    /// Passes a command to the receiver, which `wake` wakes, and waits for its result.
-    pub fn send(&self, _sender: &Guard<'_, ()>, command: C, wake: impl FnOnce()) -> u32 {
+    /// Passes a command to the receiver, which `wake` wakes, and waits for its result. Calls `check` seconds apart
+    /// meanwhile, which may end a process whose receiver is gone.
+    pub fn send(
+        &self,
+        _sender: &Guard<'_, ()>,
+        command: C,
+        wake: impl FnOnce(),
+        check: impl Fn(),
+    ) -> u32 {
         *self.command.lock() = Some(command);
         self.state.store(PENDING, Ordering::Release);
         wake();
+        let mut polls: u32 = 0;
         while self.state.load(Ordering::Acquire) == PENDING {
             futex::wait(&self.state, PENDING, Some(POLL_INTERVAL));
+            polls = polls.wrapping_add(1);
+            if polls.is_multiple_of(CHECK_INTERVAL) {
+                check();
+            }
         }
         self.state.store(EMPTY, Ordering::Relaxed);
         self.result.load(Ordering::Acquire)
@@ -111,6 +126,13 @@ mod tests {
     }
 
     #[test]
+    fn a_sender_without_a_receiver_checks_for_one() {
+        let mailbox = Mailbox::<u32>::new();
+        let check = || mailbox.handle(|command| command + 1);
+        assert_eq!(mailbox.send(&mailbox.lock(), 1, || (), check), 2);
+    }
+
+    #[test]
     fn each_sender_has_the_result_of_its_command() {
         let mailbox = Mailbox::new();
         std::thread::scope(|scope| {
@@ -119,7 +141,8 @@ mod tests {
                 scope.spawn(move || {
                     for n in 0..1000 {
                         let command = n * 4 + sender;
-                        let result = mailbox.send(&mailbox.lock(), command, || mailbox.wake());
+                        let result =
+                            mailbox.send(&mailbox.lock(), command, || mailbox.wake(), || ());
                         assert_eq!(result, command + 1);
                     }
                 })

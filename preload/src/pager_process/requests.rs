@@ -32,7 +32,7 @@ pub fn make(request: ProgramRequest) -> bool {
             pager.process.run(serve_pending);
         }
     };
-    REQUESTS.send(&sender, request, wake) != FAILED
+    REQUESTS.send(&sender, request, wake, super::end_if_gone) != FAILED
 }
 
 /// The result of a request that is not done.
