@@ -35,18 +35,14 @@ fn remove(span: &AddrRange, advise: impl Fn(&AddrRange) -> SyscallResult) -> Sys
 /// The pager removes what lies before the first locked mapping, at which the kernel stops. EAGAIN: the pager does
 /// not follow.
 fn remove_paged(span: &AddrRange) -> SyscallResult {
-    let flags = libc::MS_ASYNC | libc::MS_INVALIDATE;
-    // SAFETY: looks for holes and locked mappings, and does nothing else.
-    let look = |len| unsafe { syscall3(libc::SYS_msync, span.start, len, flags as usize) };
-    let answer = look(span.len());
-    let is_locked = |answer| answer == error(libc::EBUSY);
+    let is_locked = |len| shared_memory::has_locked(&(span.start..span.start + len));
     let mut removed = span.len();
-    if is_locked(answer) {
+    if is_locked(span.len()) {
         let mut refused = span.len();
         removed = 0;
         while refused - removed > PAGE {
             let half = removed + (refused - removed) / 2 / PAGE * PAGE;
-            match is_locked(look(half)) {
+            match is_locked(half) {
                 true => refused = half,
                 false => removed = half,
             }
@@ -54,8 +50,9 @@ fn remove_paged(span: &AddrRange) -> SyscallResult {
     }
     match removed > 0 && !shared_memory::discard(&(span.start..span.start + removed)) {
         true => error(libc::EAGAIN),
-        false if is_locked(answer) => error(libc::EINVAL),
-        false => answer,
+        false if removed < span.len() => error(libc::EINVAL),
+        false if shared_memory::is_mapped(span) => 0,
+        false => error(libc::ENOMEM),
     }
 }
 

@@ -47,7 +47,10 @@ pub fn mlock(addr: usize, len: usize, on_fault: bool) -> SyscallResult {
                 // As `madvise`: the pages come from a thread of the program, perhaps.
                 drop(space);
                 let answer = kernel(&piece.span);
-                if is_error(answer) && has_hole(&piece.span) {
+                if is_error(answer) && !shared_memory::has_locked(&piece.span) {
+                    shared_memory::unlock(&piece.span);
+                }
+                if is_error(answer) && !shared_memory::is_mapped(&piece.span) {
                     return answer;
                 }
                 space = address_space::lock();
@@ -71,14 +74,6 @@ pub fn mlock(addr: usize, len: usize, on_fault: bool) -> SyscallResult {
         }
     }
     result
-}
-
-/// Returns true if a part of a range has no mapping.
-fn has_hole(span: &AddrRange) -> bool {
-    let flags = libc::MS_ASYNC as usize;
-    // SAFETY: has no effect but the answer.
-    let answer = unsafe { syscall3(libc::SYS_msync, span.start, span.len(), flags) };
-    answer == error(libc::ENOMEM)
 }
 
 /// The answer of the process's RLIMIT_MEMLOCK to a further lock.

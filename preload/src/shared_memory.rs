@@ -208,6 +208,14 @@ pub fn lock(span: &AddrRange) -> bool {
     report(SharedRequest::Lock { addr, len })
 }
 
+/// Returns true if the kernel has locked a mapping in a range.
+pub fn has_locked(span: &AddrRange) -> bool {
+    let flags = (libc::MS_ASYNC | libc::MS_INVALIDATE) as usize;
+    // SAFETY: looks for locked mappings, and does nothing else.
+    let answer = unsafe { syscall3(libc::SYS_msync, span.start, span.len(), flags) };
+    answer == error(libc::EBUSY)
+}
+
 /// Pages of a range may be evicted again.
 pub fn unlock(span: &AddrRange) {
     let (addr, len) = bytes(span);
@@ -255,7 +263,7 @@ fn unpaged(why: JoinError) -> String {
 }
 
 /// Returns true if all of a span is mapped.
-fn is_mapped(span: &AddrRange) -> bool {
+pub fn is_mapped(span: &AddrRange) -> bool {
     let flags = libc::MS_ASYNC as usize;
     // SAFETY: looks for the mappings, and does nothing else.
     let answer = unsafe { syscall3(libc::SYS_msync, span.start, span.len(), flags) };
