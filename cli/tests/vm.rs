@@ -223,12 +223,9 @@ fn what_cannot_be_served_is_refused_with_the_reason() {
             [&base[..], &["--frames", "8M", "--store", &nowhere]].concat(),
             "/none/swap",
         ),
+        ([&base[..4], &[text(&pipe)]].concat(), "regular file"),
         (
-            vec!["serve", "--socket", socket, "--snapshot", text(&pipe)],
-            "regular file",
-        ),
-        (
-            vec!["serve", "--socket", socket, "--snapshot", &object],
+            [&base[..4], &[&object]].concat(),
             "cannot find none at fs://",
         ),
         (

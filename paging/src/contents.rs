@@ -153,10 +153,8 @@ impl Pager {
         pages: Range<usize>,
         afterwards: Afterwards,
     ) -> Option<usize> {
-        let table = stretch.table();
-        let gate = table.gate(unit);
-        let mut from = pages.start;
-        let mut kept = None;
+        let (table, gate) = (stretch.table(), stretch.table().gate(unit));
+        let (mut from, mut kept) = (pages.start, None);
         while from < pages.end {
             close(gate);
             let mut frames = FrameList::new();

@@ -109,6 +109,19 @@ pub fn parse_frames(text: &str) -> Result<FrameSpec, String> {
     ))
 }
 
+/// Checks the machine's memory, which a daemon has checked for its own, and the limits of this process.
+fn check_machine(
+    store: Option<&StoreConfig>,
+    frames: u64,
+    has_daemon: bool,
+) -> Result<(), Box<dyn Error>> {
+    if !has_daemon {
+        check_memory(frames, store, machine::Memory::now())?;
+    }
+    let open = open_descriptors().len() as u64;
+    Ok(limits::check(store, open, has_daemon)?)
+}
+
 /// Checks what the process that carries the store's pages is given.
 fn check_client(
     store: Option<&StoreConfig>,
@@ -138,12 +151,8 @@ impl Plan {
         let asked = frames_asked(args.frames, has_daemon)?;
         let frames = u64::from(asked.x) * PAGE as u64;
         let nested = is_nested();
-        if !nested && !has_daemon {
-            check_memory(frames, args.store.as_ref(), machine::Memory::now())?;
-        }
         if !nested {
-            let open = open_descriptors().len() as u64;
-            limits::check(args.store.as_ref(), open, has_daemon)?;
+            check_machine(args.store.as_ref(), frames, has_daemon)?;
         }
         let capabilities = kernel()?;
         check_pageable(&program, args.allow_unpaged)?;
@@ -173,8 +182,7 @@ impl Plan {
             swap: args.swap,
             place: args.numa_node.map(FramePlacement::Node),
         };
-        // Last, since it empties the file; and now, since an error is of little use at the
-        // end of a long run that its figures have no place.
+        // Last, since it empties the file; and now, since at the end of a long run an error is of little use.
         let json = args.stats_json.map(figures_file).transpose()?;
         let page_client = start_client(store.as_ref(), &args.remote)?;
         let spec = RunSpec {

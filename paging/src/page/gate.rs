@@ -9,6 +9,9 @@
 //! other pages of the range meanwhile. So before a system call it names the pages that it takes away
 //! ([`RangeGate::admit_beside`]), and threads that publish others enter.
 
+#[cfg(all(loom, test))]
+mod interleavings;
+
 use super::event::{AtomicU32, WordEvent};
 use std::ops::Range;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};

@@ -6,7 +6,6 @@
 //! complain when two threads touch one of them without the words ordering it.
 
 use super::{PageState, PageWord, RangeGate, Released, State};
-use loom::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use loom::sync::{Arc, Mutex};
 use loom::thread;
 use std::collections::BTreeMap;
@@ -231,7 +230,7 @@ impl ModelDomain {
     }
 }
 
-fn explore(body: impl Fn() + Send + Sync + 'static) {
+pub(in crate::page) fn explore(body: impl Fn() + Send + Sync + 'static) {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = model.preemption_bound.or(Some(3));
     model.check(body);
@@ -353,79 +352,5 @@ fn every_waiter_wakes_when_a_fill_ends() {
         for waiter in waiters {
             assert_eq!(waiter.join().unwrap().state(), State::Resident);
         }
-    });
-}
-
-#[test]
-fn a_gate_never_holds_a_closer_and_another() {
-    explore(|| {
-        let shared = Arc::new((RangeGate::default(), AtomicU32::new(0)));
-        let closer = {
-            let shared = shared.clone();
-            thread::spawn(move || {
-                shared.0.close();
-                assert_eq!(shared.1.fetch_add(10, SeqCst), 0);
-                shared.1.fetch_sub(10, SeqCst);
-                shared.0.open();
-            })
-        };
-        let other = {
-            let shared = shared.clone();
-            thread::spawn(move || {
-                shared.0.enter();
-                assert!(shared.1.fetch_add(1, SeqCst) < 10);
-                shared.1.fetch_sub(1, SeqCst);
-                shared.0.leave();
-            })
-        };
-        shared.0.close();
-        assert_eq!(shared.1.load(SeqCst), 0);
-        shared.0.open();
-        closer.join().unwrap();
-        other.join().unwrap();
-    });
-}
-
-#[test]
-fn a_gate_that_is_closed_for_some_pages_admits_publishers_of_others_alone() {
-    explore(|| {
-        let shared = Arc::new((RangeGate::default(), [(); 2].map(|()| AtomicU32::new(0))));
-        let closer = {
-            let shared = shared.clone();
-            thread::spawn(move || {
-                let (gate, pages) = &*shared;
-                for (at, page) in pages.iter().enumerate() {
-                    gate.close();
-                    gate.admit_beside(&(at..at + 1));
-                    assert_eq!(page.fetch_add(10, SeqCst), 0);
-                    page.fetch_sub(10, SeqCst);
-                    gate.open();
-                }
-            })
-        };
-        let (gate, pages) = &*shared;
-        gate.enter_for(&(1..2));
-        assert_eq!(pages[1].fetch_add(1, SeqCst), 0);
-        pages[1].fetch_sub(1, SeqCst);
-        gate.leave();
-        closer.join().unwrap();
-    });
-}
-
-#[test]
-fn a_publisher_of_another_page_does_not_wait_for_the_gate_to_open() {
-    explore(|| {
-        let gate = Arc::new(RangeGate::default());
-        gate.close();
-        let publisher = {
-            let gate = gate.clone();
-            thread::spawn(move || {
-                gate.enter_for(&(1..2));
-                gate.leave();
-            })
-        };
-        gate.admit_beside(&(0..1));
-        publisher.join().unwrap();
-        gate.open();
     });
 }
