@@ -12,6 +12,7 @@
 //! lock releases it, except in the child of a fork, which has no other threads.
 
 use rustix::io::Errno;
+use rustix::process::test_kill_process;
 use rustix::thread::{Pid, futex, gettid};
 use std::cell::UnsafeCell;
 use std::marker::PhantomData;
@@ -33,6 +34,10 @@ const RETRY_DELAY: Duration = Duration::from_micros(50);
 /// For how many pauses, some seconds, a lock stays with a holder that has died before the process ends: what the holder was changing is unknown. The threads
 /// of a process die together, but a child of `vfork` that is killed leaves its parent the memory.
 const DEAD_HOLDER: u32 = 40_000;
+
+/// For how many turns, some seconds, a thread waits without inheritance for one holder before it asks whether that lives. The
+/// call may be one that the program's filter forbids.
+const LONG_HELD: u32 = 3_000;
 
 /// True if this process's locks wait without the kernel's priority inheritance.
 static FORGONE: AtomicBool = AtomicBool::new(false);
@@ -86,6 +91,12 @@ fn end_with_the_holder(is_left: impl Fn() -> bool) {
         }
         pause();
     }
+}
+
+/// Returns true if the thread that a word names has ended.
+fn is_gone(word: u32) -> bool {
+    let holder = Pid::from_raw((word & !(futex::WAITERS | OWNER_DIED)) as i32);
+    holder.is_some_and(|holder| test_kill_process(holder) == Err(Errno::SRCH))
 }
 
 /// A lock around a value.
@@ -164,6 +175,7 @@ impl<T> PiLock<T> {
     /// they run.
     fn wait_in_turn(&self) {
         let mut may_take = self.waiting.fetch_add(1, Ordering::SeqCst) == 0;
+        let (mut holder, mut turns) = (FREE, 0);
         loop {
             let turn = self.turn.load(Ordering::Acquire);
             if may_take && self.try_acquire() {
@@ -171,6 +183,15 @@ impl<T> PiLock<T> {
             }
             crate::futex::wait(&self.turn, turn, Some(LONGEST_TURN));
             may_take = true;
+            let word = self.word.load(Ordering::Relaxed);
+            turns = if word == holder { turns + 1 } else { 0 };
+            holder = word;
+            if turns == LONG_HELD {
+                turns = 0;
+                end_with_the_holder(|| {
+                    is_gone(holder) && self.word.load(Ordering::Relaxed) == holder
+                });
+            }
         }
         self.waiting.fetch_sub(1, Ordering::AcqRel);
     }

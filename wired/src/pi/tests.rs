@@ -91,20 +91,23 @@ fn the_child_of_a_fork_can_drop_its_parents_guard_and_the_parent_keeps_the_lock(
 
 #[test]
 fn a_process_ends_whose_lock_a_killed_sharer_of_its_memory_holds() {
-    // SAFETY: the child makes system calls only, and ends.
-    let child = unsafe { fork() };
-    if child == 0 {
-        let lock = PiLock::new(());
-        // No thread has this number.
-        lock.word.store(0x3fff_ffff, Ordering::Relaxed);
-        drop(lock.lock());
-        // SAFETY: ends the child.
-        unsafe { _exit(0) };
+    for is_forgone in [false, true] {
+        // SAFETY: the child makes system calls only, and ends.
+        let child = unsafe { fork() };
+        if child == 0 {
+            FORGONE.store(is_forgone, Ordering::SeqCst);
+            let lock = PiLock::new(());
+            // No thread has this number.
+            lock.word.store(0x3fff_ffff, Ordering::Relaxed);
+            drop(lock.lock());
+            // SAFETY: ends the child.
+            unsafe { _exit(0) };
+        }
+        let mut status = -1;
+        // SAFETY: waits for the child just made.
+        assert_eq!(unsafe { waitpid(child, &mut status, 0) }, child);
+        assert_eq!(status & 0x7f, libc::SIGABRT);
     }
-    let mut status = -1;
-    // SAFETY: waits for the child just made.
-    assert_eq!(unsafe { waitpid(child, &mut status, 0) }, child);
-    assert_eq!(status & 0x7f, libc::SIGABRT);
 }
 
 /// Priority of a thread as the scheduler has it, inherited or its own: field 18 of stat,
