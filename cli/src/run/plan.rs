@@ -182,7 +182,7 @@ impl Plan {
             swap: args.swap,
             place: args.numa_node.map(FramePlacement::Node),
         };
-        // Last, since it empties the file; and now, since at the end of a long run an error is of little use.
+        // Last, since it empties the file.
         let json = args.stats_json.map(figures_file).transpose()?;
         let page_client = start_client(store.as_ref(), &args.remote)?;
         let spec = RunSpec {

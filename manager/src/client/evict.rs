@@ -67,8 +67,11 @@ impl ClientPager {
     }
 
     fn warn_full(&mut self, why: &str) {
-        if !std::mem::replace(&mut self.has_warned, true) {
-            tracing::warn!("faults of the client wait for a frame: {why}");
+        if !std::mem::replace(&mut self.has_warned_of_room, true) {
+            tracing::warn!(
+                "faults of the client wait for a frame, until pages are discarded: {why}; --frames and --store have to \
+                 hold what a guest changes"
+            );
         }
     }
 

@@ -50,8 +50,10 @@ pub(super) struct ClientPager {
     /// The huge page that the kernel has refused last, and when.
     pub refused_huge_page: Option<Instant>,
     pub unreadable: UnreadablePages,
-    /// A warning is given once.
+    /// A warning of a fault is given once.
     pub has_warned: bool,
+    /// So is one of an eviction.
+    pub has_warned_of_room: bool,
 }
 
 impl ClientPager {
@@ -82,6 +84,7 @@ impl ClientPager {
             refused_huge_page: None,
             unreadable: UnreadablePages::default(),
             has_warned: false,
+            has_warned_of_room: false,
         })
     }
 
