@@ -17,7 +17,7 @@ impl LockedPages {
     }
 }
 
-/// The locks of one object. Locks of a process do not nest.
+/// The locks of one object.
 #[derive(Debug)]
 pub(super) struct Locks {
     ranges: Vec<(ClientId, Range<usize>)>,
@@ -41,26 +41,11 @@ impl Locks {
         self.all.0.fetch_sub(before, Ordering::Relaxed);
     }
 
-    /// A process locks pages.
-    pub fn lock(&mut self, client: ClientId, pages: Range<usize>) {
-        self.unlock(client, &pages);
-        self.change(|ranges| ranges.push((client, pages)));
-    }
-
-    /// A process's locks on these pages end.
-    pub fn unlock(&mut self, client: ClientId, pages: &Range<usize>) {
+    /// The pages that a process has locked from now on, none of them twice.
+    pub fn set(&mut self, client: ClientId, pages: Vec<Range<usize>>) {
         self.change(|ranges| {
-            let mut rest = Vec::new();
-            ranges.retain(|(of, locked)| {
-                let overlaps = locked.start < pages.end && pages.start < locked.end;
-                if *of != client || !overlaps {
-                    return true;
-                }
-                rest.push((client, locked.start..pages.start.max(locked.start)));
-                rest.push((client, pages.end.min(locked.end)..locked.end));
-                false
-            });
-            ranges.extend(rest.into_iter().filter(|(_, pages)| !pages.is_empty()));
+            ranges.retain(|(of, _)| *of != client);
+            ranges.extend(pages.into_iter().map(|pages| (client, pages)));
         });
     }
 
@@ -95,12 +80,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn locks_are_of_processes_and_end_page_by_page_and_with_their_object() {
+    fn locks_are_of_processes_and_end_with_their_object() {
         let all = LockedPages::default();
         let [mut locks, mut other] = [0; 2].map(|_| Locks::new(all.clone()));
-        locks.lock(1, 0..48);
-        locks.lock(2, 16..17);
-        locks.unlock(1, &(10..32));
+        locks.set(1, vec![0..9, 9..48]);
+        locks.set(2, vec![16..17, 40..40]);
+        locks.set(1, vec![0..10, 32..48]);
         let units = |locks: &Locks| {
             (0..4)
                 .filter(|it| locks.has(&(16 * it..16 * it + 16)))
@@ -109,12 +94,11 @@ mod tests {
         let (locked, none): (Vec<_>, Vec<usize>) = (units(&locks), Vec::new());
         assert_eq!((locked, all.get()), (vec![0, 1, 2], 10 + 16 + 1));
         assert_eq!((locks.of(1, &(8..35)), locks.of(2, &(0..16))), (2 + 3, 0));
-        other.lock(3, 5..7);
-        other.lock(3, 5..8);
+        other.set(3, vec![5..7, 7..8]);
         assert_eq!(all.get(), 27 + 3);
         locks.keep(&[1]);
         assert_eq!(all.get(), 26 + 3);
-        locks.unlock(1, &(0..64));
+        locks.set(1, Vec::new());
         assert_eq!((units(&locks), all.get()), (none, 3));
         drop(other);
         assert_eq!(all.get(), 0);

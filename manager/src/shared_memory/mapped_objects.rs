@@ -83,7 +83,9 @@ impl MappedObjects {
     ) -> Vec<EndedObject> {
         let parent = parent.and_then(|parent| self.clients.get(parent));
         let inherited = parent.map(|parent| parent.mappings.clone());
-        let former = self.pending.insert(child, inherited.unwrap_or_default());
+        let mut inherited = inherited.unwrap_or_default();
+        inherited.unlock_all();
+        let former = self.pending.insert(child, inherited);
         self.take_unmapped_of(former.as_ref())
     }
 
@@ -179,8 +181,8 @@ impl MappedObjects {
         if let Some(client) = self.clients.get_mut(id) {
             client.mappings.remove(addr, len);
         }
-        let ended = parts.into_iter().filter_map(|(number, pages)| {
-            self.objects.get_mut(&number)?.locks.unlock(id, &pages);
+        let ended = parts.into_iter().filter_map(|(number, _)| {
+            self.update_locks(id, number);
             self.take_unmapped(number)
         });
         ended.collect()
@@ -246,22 +248,43 @@ impl MappedObjects {
                 "{wanted} pages of shared memory cannot be locked beside {locked}: {most} fit into the frames"
             ));
         }
-        for (number, pages) in parts {
-            if let Some(object) = self.objects.get_mut(&number) {
-                object.locks.lock(id, pages);
-            }
-        }
+        self.set_locked(id, range, &parts, true);
         Ok(())
+    }
+
+    fn set_locked(
+        &mut self,
+        id: ClientId,
+        range: &Range<usize>,
+        parts: &[(ObjectId, Range<usize>)],
+        is_locked: bool,
+    ) {
+        if let Some(client) = self.clients.get_mut(id) {
+            client.mappings.set_locked(range, is_locked);
+        }
+        for (number, _) in parts {
+            self.update_locks(id, *number);
+        }
+    }
+
+    /// A page is locked as long as one of a client's mappings of it is.
+    fn update_locks(&mut self, id: ClientId, number: ObjectId) {
+        let client = self.clients.get(id);
+        let pages = client.map(|client| client.mappings.locked_pages(number));
+        if let Some(object) = self.objects.get_mut(&number) {
+            object.locks.set(id, pages.unwrap_or_default());
+        }
     }
 
     /// A client's locks end. Returns the units that may have something to evict again.
     pub fn unlock(&mut self, id: ClientId, range: &Range<usize>) -> Vec<Key> {
         let mut keys = Vec::new();
-        for (number, pages) in self.pages_in(id, range) {
-            let Some(object) = self.objects.get_mut(&number) else {
+        let parts = self.pages_in(id, range);
+        self.set_locked(id, range, &parts, false);
+        for (number, pages) in parts {
+            let Some(object) = self.objects.get(&number) else {
                 continue;
             };
-            object.locks.unlock(id, &pages);
             let units = object.used_units(pages);
             let units = units.filter(|unit| object.residents(*unit) > 0);
             keys.extend(units.map(|unit| Key::new(number, unit)));

@@ -15,6 +15,7 @@ struct Mapped {
     bytes: usize,
     object: ObjectId,
     first: usize,
+    is_locked: bool,
 }
 
 /// The mappings of one process.
@@ -29,8 +30,40 @@ impl Mappings {
             bytes,
             object,
             first,
+            is_locked: false,
         };
         self.0.insert(addr, mapped);
+    }
+
+    /// Locks what is mapped in a range of addresses, or ends its locks. A lock is the mapping's, and moves and ends with
+    /// it.
+    pub fn set_locked(&mut self, range: &Range<usize>, is_locked: bool) {
+        for (start, it) in self.cut(range.start, range.len()) {
+            self.0.insert(start, Mapped { is_locked, ..it });
+        }
+    }
+
+    /// Ends all locks: a fork's child inherits none.
+    pub fn unlock_all(&mut self) {
+        self.0.values_mut().for_each(|it| it.is_locked = false);
+    }
+
+    /// The pages of an object that some mapping has locked, each once.
+    pub fn locked_pages(&self, object: ObjectId) -> Vec<Range<usize>> {
+        let locked = self.0.values();
+        let locked = locked.filter(|it| it.is_locked && it.object == object);
+        let mut ranges: Vec<_> = locked
+            .map(|it| it.first..it.first + it.bytes / PAGE)
+            .collect();
+        ranges.sort_unstable_by_key(|pages| pages.start);
+        let mut joined: Vec<Range<usize>> = Vec::new();
+        for pages in ranges {
+            match joined.last_mut().filter(|last| pages.start <= last.end) {
+                Some(last) => last.end = last.end.max(pages.end),
+                None => joined.push(pages),
+            }
+        }
+        joined
     }
 
     /// The object and page at an address.
@@ -69,6 +102,7 @@ impl Mappings {
                     bytes: range.len(),
                     object: it.object,
                     first: it.first + (range.start - start) / PAGE,
+                    is_locked: it.is_locked,
                 };
                 (!range.is_empty()).then_some((range.start, mapped))
             };
@@ -130,7 +164,7 @@ impl Mappings {
 mod tests {
     use super::*;
     use proptest::prelude::*;
-    use std::collections::HashMap;
+    use std::collections::{BTreeSet, HashMap};
 
     #[test]
     fn a_cut_leaves_the_pages_on_both_sides() {
@@ -144,25 +178,40 @@ mod tests {
         assert_eq!(places, [(11 * PAGE, 2 * PAGE), (15 * PAGE, PAGE)]);
     }
 
-    /// Page numbers by address, as the kernel's own record would have them.
-    type Model = HashMap<usize, (ObjectId, usize)>;
+    /// Pages by address, as the kernel's own record would have them, and whether each is locked.
+    type Model = HashMap<usize, (ObjectId, usize, bool)>;
+
+    const OBJECTS: ObjectId = 3;
+
+    fn locked_pages(model: &Model, object: ObjectId) -> BTreeSet<usize> {
+        let locked = model
+            .values()
+            .filter(|(of, _, is_locked)| *of == object && *is_locked);
+        locked.map(|(_, page, _)| *page).collect()
+    }
 
     proptest! {
         #[test]
         fn the_table_agrees_with_a_record_of_single_pages(
-            steps in prop::collection::vec((0u8..3, 0usize..40, 1usize..12, 0usize..40), 1..60)
+            steps in prop::collection::vec((0u8..5, 0usize..40, 1usize..12, 0usize..40), 1..60)
         ) {
             let (mut it, mut model) = (Mappings::default(), Model::new());
             for (number, (what, at, pages, to)) in steps.into_iter().enumerate() {
-                let object = number as ObjectId;
+                let object = number as ObjectId % OBJECTS;
                 match what {
                     0 => {
                         it.insert(at * PAGE, pages * PAGE, object, 3);
-                        (0..pages).for_each(|page| { model.insert(at + page, (object, 3 + page)); });
+                        (0..pages).for_each(|page| { model.insert(at + page, (object, 3 + page, false)); });
                     }
                     1 => {
                         it.remove(at * PAGE, pages * PAGE);
                         (0..pages).for_each(|page| { model.remove(&(at + page)); });
+                    }
+                    2 | 3 => {
+                        it.set_locked(&(at * PAGE..(at + pages) * PAGE), what == 2);
+                        for page in at..at + pages {
+                            model.entry(page).and_modify(|it| it.2 = what == 2);
+                        }
                     }
                     // The kernel refuses ranges that overlap.
                     _ if at.abs_diff(to) < pages => {}
@@ -177,7 +226,15 @@ mod tests {
                     }
                 }
                 for page in 0..60 {
-                    prop_assert_eq!(it.find(page * PAGE), model.get(&page).copied());
+                    let found = model.get(&page).map(|(object, page, _)| (*object, *page));
+                    prop_assert_eq!(it.find(page * PAGE), found);
+                }
+                for object in 0..OBJECTS {
+                    let locked = it.locked_pages(object);
+                    let pages: usize = locked.iter().map(|pages| pages.len()).sum();
+                    let set: BTreeSet<_> = locked.into_iter().flatten().collect();
+                    prop_assert_eq!(pages, set.len());
+                    prop_assert_eq!(set, locked_pages(&model, object));
                 }
                 let counted: usize = it.iter().map(|(_, bytes, _)| bytes / PAGE).sum();
                 prop_assert_eq!(counted, model.len());
