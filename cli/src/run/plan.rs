@@ -21,8 +21,7 @@ use supervisor::run::program::{ExecError, Program};
 use supervisor::run::{self, RunSpec, open_descriptors};
 use tenant::ContractRequest;
 use translation::{Capabilities, Feature};
-use wired::units::size;
-use wired::{Bytes, PAGE};
+use wired::{Bytes, PAGE, units::size};
 
 /// What is run, and how its figures are shown.
 pub struct Plan {
