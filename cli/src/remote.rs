@@ -187,7 +187,7 @@ fn show_client(client: &ClientSummary, members: &[Member]) {
         };
         let kind = match redundancy {
             ObjectRedundancy::Copies => "",
-            ObjectRedundancy::Stripe => ", in a stripe, whose other objects give its pages",
+            ObjectRedundancy::Stripe => ", in a stripe, whose other objects restore its pages",
             ObjectRedundancy::Parity => ", the parity of a stripe",
         };
         println!("      {} {place}{kind}", count(objects, "object"));

@@ -85,7 +85,9 @@ fn unreachable(socket: &Path) -> impl Fn(std::io::Error) -> String + '_ {
                 format!("the manager's socket {socket} keeps this user out: {why}")
             }
             // A path that no message carries.
-            ErrorKind::InvalidData | ErrorKind::InvalidInput => format!("cannot be asked: {why}"),
+            ErrorKind::InvalidData | ErrorKind::InvalidInput => {
+                format!("the manager at {socket} cannot be asked: {why}")
+            }
             _ => format!(
                 "no manager is reached at {socket}: {why}; start one by `selfpage vm serve --socket {socket}`"
             ),

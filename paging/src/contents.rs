@@ -110,7 +110,7 @@ impl Pager {
 
     fn behind_gate<T>(table: &PageTable, unit: usize, work: impl FnOnce() -> T) -> T {
         let gate = table.gate(unit);
-        gate.close();
+        close(gate);
         let done = work();
         gate.open();
         done
@@ -229,7 +229,7 @@ impl Pager {
         let mut all = true;
         self.mm.for_each_unit(range, &mut |stretch, unit, pages| {
             let gate = stretch.table().gate(unit);
-            gate.close();
+            close(gate);
             for index in pages {
                 let word = stretch.table().word(index);
                 if word.nail() {
@@ -247,7 +247,7 @@ impl Pager {
     pub(crate) fn unnail(&self, range: Range<usize>) {
         self.mm.for_each_unit(range, &mut |stretch, unit, pages| {
             let gate = stretch.table().gate(unit);
-            gate.close();
+            close(gate);
             for index in pages {
                 self.frames.unnail(stretch, index);
             }

@@ -223,8 +223,8 @@ impl ProcessPager {
 
     /// Changes pages; returns false if one could not be changed. If the caller's stack is
     /// paged, the evictor's thread does it: with gates closed, a fault on that stack could
-    /// wait for the thread that it stops. So it does for another process (a child of vfork, say), which may be killed
-    /// meanwhile without this one: a gate that it left closed would have the program's faults wait for ever.
+    /// wait for the thread that it stops. The evictor's thread changes them for another process, too (a child of vfork, say), which may
+    /// be killed meanwhile without this one: a gate that it left closed would have the program's faults wait for ever.
     fn change(&self, change: Change, range: &Range<usize>) -> bool {
         let here = 0u8;
         let stack = std::ptr::from_ref(&here).addr();

@@ -309,7 +309,13 @@ impl Activation<'_> {
                 table.add_resident(unit, std::mem::take(&mut came));
                 gate.leave();
                 std::hint::spin_loop();
-                gate.enter_for(&range);
+                if !gate.enter_for_all_or(&range, &self.place()) {
+                    let mut passed = 0;
+                    pages.retain(|page| {
+                        passed += 1;
+                        passed <= at || page.index == self.index || !self.give_back(page)
+                    });
+                }
                 table.touch_only(unit);
             }
         }

@@ -19,7 +19,7 @@ fn remove(span: &AddrRange, advise: impl Fn(&AddrRange) -> SyscallResult) -> Sys
     let mut answer = 0;
     for (part, is_paged) in shared_memory::parts(span) {
         let removed = match is_paged {
-            true => remove_paged(&part),
+            true => remove_paged(&part, &advise),
             false => advise(&part),
         };
         // Past holes the kernel continues.
@@ -32,9 +32,8 @@ fn remove(span: &AddrRange, advise: impl Fn(&AddrRange) -> SyscallResult) -> Sys
     answer
 }
 
-/// The pager removes what lies before the first locked mapping, at which the kernel stops. EAGAIN: the pager does
-/// not follow.
-fn remove_paged(span: &AddrRange) -> SyscallResult {
+/// The pager removes what lies before the first locked mapping, at which the kernel stops.
+fn remove_paged(span: &AddrRange, advise: &impl Fn(&AddrRange) -> SyscallResult) -> SyscallResult {
     let is_locked = |len| shared_memory::has_locked(&(span.start..span.start + len));
     let mut removed = span.len();
     if is_locked(span.len()) {
@@ -48,11 +47,29 @@ fn remove_paged(span: &AddrRange) -> SyscallResult {
             }
         }
     }
-    match removed > 0 && !shared_memory::discard(&(span.start..span.start + removed)) {
-        true => error(libc::EAGAIN),
-        false if removed < span.len() => error(libc::EINVAL),
-        false if shared_memory::is_mapped(span) => 0,
-        false => error(libc::ENOMEM),
+    match remove_all(&(span.start..span.start + removed), advise) {
+        answer if is_error(answer) && answer != error(libc::ENOMEM) => answer,
+        _ if removed < span.len() => error(libc::EINVAL),
+        answer => answer,
+    }
+}
+
+/// Has the pager remove a range. What is not its own there any more (the program has mapped a file over it, say) is the
+/// kernel's.
+fn remove_all(span: &AddrRange, advise: &impl Fn(&AddrRange) -> SyscallResult) -> SyscallResult {
+    if span.is_empty() || shared_memory::discard(span) {
+        return 0;
+    }
+    if span.len() <= PAGE {
+        return advise(span);
+    }
+    let middle = span.start + span.len() / PAGE / 2 * PAGE;
+    match remove_all(&(span.start..middle), advise) {
+        answer if is_error(answer) && answer != error(libc::ENOMEM) => answer,
+        answer => match remove_all(&(middle..span.end), advise) {
+            0 => answer,
+            rest => rest,
+        },
     }
 }
 

@@ -47,8 +47,8 @@ pub fn mlock(addr: usize, len: usize, on_fault: bool) -> SyscallResult {
                 // As `madvise`: the pages come from a thread of the program, perhaps.
                 drop(space);
                 let answer = kernel(&piece.span);
-                if is_error(answer) && !shared_memory::has_locked(&piece.span) {
-                    shared_memory::unlock(&piece.span);
+                if is_error(answer) {
+                    shared_memory::unlock_unlocked(&piece.span);
                 }
                 if is_error(answer) && !shared_memory::is_mapped(&piece.span) {
                     return answer;

@@ -93,12 +93,15 @@ impl ProgramRequest {
             ),
             Self::Change(change) => {
                 let what = match change {
-                    SharedRequest::Discard { .. } => "MADV_REMOVE refused",
                     SharedRequest::Lock { .. } => "mlock refused",
                     SharedRequest::Fork { .. } => "fork refused",
                     _ => "shared memory is not paged",
                 };
-                (what, change.send(connection, None).map(|_| ()))
+                let made = change.send(connection, None).map(|_| ());
+                if let SharedRequest::Discard { .. } = change {
+                    return made.is_ok();
+                }
+                (what, made)
             }
         };
         made.map_err(|why| diagnostics::log(format_args!("{what}: {why}")))
@@ -161,7 +164,8 @@ fn report(change: SharedRequest) -> bool {
     !is_used() || requests::make(ProgramRequest::Change(change))
 }
 
-/// The contents of a range end for all processes (MADV_REMOVE). Returns false if the pager keeps some.
+/// The contents of a range end for all processes (MADV_REMOVE). Returns false if a part of it is not the pager's: then
+/// none end.
 pub fn discard(span: &AddrRange) -> bool {
     let (addr, len) = bytes(span);
     report(SharedRequest::Discard { addr, len })
@@ -208,12 +212,27 @@ pub fn lock(span: &AddrRange) -> bool {
     report(SharedRequest::Lock { addr, len })
 }
 
-/// Returns true if the kernel has locked a mapping in a range.
+/// Returns true if the kernel has locked a mapping in a range: it refuses that advice of locked memory.
 pub fn has_locked(span: &AddrRange) -> bool {
-    let flags = (libc::MS_ASYNC | libc::MS_INVALIDATE) as usize;
-    // SAFETY: looks for locked mappings, and does nothing else.
-    let answer = unsafe { syscall3(libc::SYS_msync, span.start, span.len(), flags) };
-    answer == error(libc::EBUSY)
+    let advice = libc::MADV_COLD as usize;
+    // SAFETY: the contents stay as they are.
+    let answer = unsafe { syscall3(libc::SYS_madvise, span.start, span.len(), advice) };
+    answer == error(libc::EINVAL)
+}
+
+/// Pages of a range may be evicted again that the kernel has not locked.
+pub fn unlock_unlocked(span: &AddrRange) {
+    if !is_used() || span.is_empty() {
+        return;
+    }
+    if !has_locked(span) {
+        return unlock(span);
+    }
+    if span.len() > PAGE {
+        let middle = span.start + span.len() / PAGE / 2 * PAGE;
+        unlock_unlocked(&(span.start..middle));
+        unlock_unlocked(&(middle..span.end));
+    }
 }
 
 /// Pages of a range may be evicted again.

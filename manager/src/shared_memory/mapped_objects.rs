@@ -232,6 +232,12 @@ impl MappedObjects {
         used.collect()
     }
 
+    /// Returns true if objects are mapped in all of a range of a client's addresses.
+    pub fn maps_all(&self, id: ClientId, range: &Range<usize>) -> bool {
+        let parts = self.pages_in(id, range).into_iter();
+        parts.map(|(_, pages)| pages.len() * PAGE).sum::<usize>() == range.len()
+    }
+
     /// A client locks pages, of which `most` may be locked in all.
     pub fn lock(&mut self, id: ClientId, range: &Range<usize>, most: usize) -> Result<(), String> {
         let parts = self.pages_in(id, range);
@@ -242,7 +248,8 @@ impl MappedObjects {
             object.map_or(0, |object| object.locks.of(id, pages))
         };
         let again: usize = parts.iter().map(again).sum();
-        let locked = self.locked.get() - again;
+        // A page that is mapped twice in the range counts twice.
+        let locked = self.locked.get().saturating_sub(again);
         if wanted > 0 && locked + wanted > most {
             return Err(format!(
                 "{wanted} pages of shared memory cannot be locked beside {locked}: {most} fit into the frames"

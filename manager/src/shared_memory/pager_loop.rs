@@ -258,10 +258,17 @@ impl PagerLoop {
     /// Makes a change for the process in a slot; what is not paged is left as it is.
     fn change(&mut self, slot: SlotIndex, change: Change) -> Result<(), String> {
         let Some(id) = self.pager.mapped.clients.in_slot(slot) else {
-            return Ok(());
+            // It does not remove what it does not page.
+            return match change {
+                Change::Discard(_) => Err("nothing is paged there".into()),
+                _ => Ok(()),
+            };
         };
         match change {
             Change::Discard(range) => {
+                if !self.pager.mapped.maps_all(id, &range) {
+                    return Err("a part of it is not paged".into());
+                }
                 for (object, pages) in self.pager.mapped.used_pages_in(id, &range) {
                     for page in pages {
                         self.pager.forget_page(object, page);

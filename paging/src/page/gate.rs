@@ -154,6 +154,8 @@ impl RangeGate {
                 .word
                 .compare_exchange(now, asleep, AcqRel, Relaxed)
                 .is_ok()
+                // It may have been closed anew meanwhile, for other pages.
+                && wait(self.word.load(Acquire))
         {
             self.event.wait32(&self.word, asleep);
         }

@@ -26,7 +26,7 @@ pub enum GatewayError {
     },
     /// The key has a value of something else.
     #[error(
-        "the key {0} has a value that is no host's: it is left alone; choose another key by --seat etcd:HOST:PORT/KEY"
+        "the key {0} has a value that is no host's of this version of selfpage: it is left alone; choose another key by --seat etcd:HOST:PORT/KEY"
     )]
     Foreign(String),
     /// It answers what etcd does not.
