@@ -253,11 +253,33 @@ impl Activation<'_> {
         table.places_in_unit(&(self.index..self.index + 1))
     }
 
-    /// Gives a page's frame back and leaves the page as it was. Returns true.
-    fn give_back(&self, page: &WindowPage) -> bool {
+    /// Gives a page's frame back and leaves the page as it was.
+    fn give_back(&self, page: &WindowPage) {
         self.return_frame(Frame(page.frame));
         self.stretch.table().word(page.index).abort_fill(page.seen);
-        true
+    }
+
+    /// Enters the unit's gate for the pages of a window from `at` on. Where the others wait for a thread that may be
+    /// stopped, they are given back, and the faulting page alone is published.
+    fn enter_for_window(&self, pages: &mut Vec<WindowPage>, at: usize) {
+        let table = self.stretch.table();
+        let unit = table.unit_of(self.index);
+        let index = |page: Option<&WindowPage>| page.map_or(self.index, |page| page.index);
+        let rest = index(pages.get(at))..index(pages[at..].last()) + 1;
+        let places = table.places_in_unit(&rest);
+        if !table.gate(unit).enter_for_all_or(&places, &self.place()) {
+            let mut seen = 0;
+            pages.retain(|page| {
+                seen += 1;
+                let stays = seen <= at || page.index == self.index;
+                if !stays {
+                    self.give_back(page);
+                }
+                stays
+            });
+        }
+        // Before the program can continue: see `publish`.
+        table.touch_only(unit);
     }
 
     /// Maps the pages in the order of their addresses and updates their words.
@@ -265,20 +287,11 @@ impl Activation<'_> {
         let places = &self.pager.standby.places;
         let table = self.stretch.table();
         let unit = table.unit_of(self.index);
-        let gate = table.gate(unit);
         let mut pages = std::mem::take(&mut self.context.window);
-        let first = pages.first().map_or(self.index, |page| page.index);
-        let last = pages.last().map_or(self.index, |page| page.index);
-        let range = table.places_in_unit(&(first..last + 1));
         let mut outcome = FillOutcome::Success;
         let mut came = 0;
         let mut at = 0;
-        if !gate.enter_for_all_or(&range, &self.place()) {
-            // The others wait for a thread that may be stopped.
-            pages.retain(|page| page.index == self.index || !self.give_back(page));
-        }
-        // Before the program can continue: see `publish`.
-        table.touch_only(unit);
+        self.enter_for_window(&mut pages, at);
         while at < pages.len() {
             let run = run_length(&pages[at..]);
             let mut mapped = self.map_run(&pages[at..at + run]);
@@ -307,16 +320,9 @@ impl Activation<'_> {
             } else if mapped.again {
                 // A call that changes the address space may be waiting for the gate.
                 table.add_resident(unit, std::mem::take(&mut came));
-                gate.leave();
+                table.gate(unit).leave();
                 std::hint::spin_loop();
-                if !gate.enter_for_all_or(&range, &self.place()) {
-                    let mut passed = 0;
-                    pages.retain(|page| {
-                        passed += 1;
-                        passed <= at || page.index == self.index || !self.give_back(page)
-                    });
-                }
-                table.touch_only(unit);
+                self.enter_for_window(&mut pages, at);
             }
         }
         table.add_resident(unit, came);
