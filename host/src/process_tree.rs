@@ -123,7 +123,7 @@ fn may_be(pid: Pid, is_so: impl FnOnce(ProcStat) -> bool) -> bool {
 
 /// A process's number as its own PID namespace has it.
 pub fn inner_pid(pid: Pid) -> Option<u32> {
-    let status = read_status(pid)?;
+    let status = read_status(pid).ok()?;
     let numbers = status
         .lines()
         .find_map(|line| line.strip_prefix("NSpid:"))?;
@@ -131,19 +131,22 @@ pub fn inner_pid(pid: Pid) -> Option<u32> {
 }
 
 /// A process's or thread's `status`, which is text but for a name of its choice.
-fn read_status(pid: Pid) -> Option<String> {
+fn read_status(pid: Pid) -> io::Result<String> {
     /// Bytes of a file with a few dozen lines.
     const LONGEST: usize = 8 << 10;
     let mut status = [0; LONGEST];
-    let status = read_at_once(pid, "status", &mut status).ok()?;
-    Some(String::from_utf8_lossy(status).into_owned())
+    let status = read_at_once(pid, "status", &mut status)?;
+    Ok(String::from_utf8_lossy(status).into_owned())
 }
 
-/// The process of a thread.
-pub fn process_of(thread: Pid) -> Option<Pid> {
-    let status = read_status(thread)?;
-    let number = status.lines().find_map(|line| line.strip_prefix("Tgid:"))?;
-    Pid::from_raw(number.trim().parse().ok()?)
+/// The process of a thread; an error where there was nothing to read it by.
+pub fn process_of(thread: Pid) -> io::Result<Option<Pid>> {
+    let status = match read_status(thread) {
+        Err(why) if is_shortage(&why) => return Err(why),
+        status => status.unwrap_or_default(),
+    };
+    let number = status.lines().find_map(|line| line.strip_prefix("Tgid:"));
+    Ok(number.and_then(|number| Pid::from_raw(number.trim().parse().ok()?)))
 }
 
 /// Returns true if a process of this number, started then, still runs, or may.

@@ -3,8 +3,9 @@
 //!
 //! The supervisor posts the addresses to the caller's pager and lets the call go on once the pager
 //! has dropped what it stored of them: like a fault, the call waits for its own pager, for as long as
-//! that takes. A call of a program without a pager goes on at once. The Go runtime calls so, and takes
-//! for granted that the memory is zeros then.
+//! that takes. A child of `vfork`, or of `clone` with CLONE_VM, waits for the pager of the program whose memory it
+//! shares. A call of a program without a pager goes on at once. The Go runtime calls so, and takes for granted
+//! that the memory is zeros then.
 //!
 //! MADV_GUARD_INSTALL fails in a program with a pager, as the C library's `madvise` has it: an eviction
 //! would move the kernel's mark into the pager's own memory, where its use is a SIGSEGV.
@@ -26,7 +27,7 @@ const PAUSE: [Duration; 2] = [Duration::from_micros(50), Duration::from_millis(1
 struct PendingDiscard {
     /// The call's.
     id: u64,
-    program: Pid,
+    caller: Pid,
     range: Range<usize>,
     /// It is MADV_GUARD_INSTALL.
     is_guard: bool,
@@ -50,14 +51,18 @@ impl Discards {
         let Some(end) = end.filter(|_| len > 0 && addr.is_multiple_of(PAGE)) else {
             return false;
         };
-        let program = Pid::from_raw(call.pid as i32).and_then(process_tree::process_of);
+        let caller = Pid::from_raw(call.pid as i32).map(process_tree::process_of);
+        let Ok(caller) = caller.transpose() else {
+            listener.fail(call.id, libc::EAGAIN);
+            return true;
+        };
         // The number may have become another thread's before its process was read.
-        let Some(program) = program.filter(|_| listener.is_valid(call.id)) else {
+        let Some(caller) = caller.flatten().filter(|_| listener.is_valid(call.id)) else {
             return false;
         };
         self.0.push(PendingDiscard {
             id: call.id,
-            program,
+            caller,
             range: addr..end,
             is_guard: advice as u32 == GUARD_INSTALL,
             since: Instant::now(),
@@ -76,7 +81,7 @@ impl Discards {
     /// Lets calls go on whose pager is done, or which have none, and posts those whose turn it is.
     pub fn settle(&mut self, listener: &Listener, supervisor: &Supervisor) {
         self.0.retain(|call| {
-            let domain = supervisor.domain_of(call.program);
+            let domain = supervisor.domain_of(call.caller);
             if call.is_guard && domain.is_some() {
                 listener.fail(call.id, libc::EINVAL);
                 return false;
@@ -97,8 +102,8 @@ impl Discards {
         for n in 0..self.0.len() {
             let (before, after) = self.0.split_at_mut(n);
             let call = &mut after[0];
-            let is_first = before.iter().all(|other| other.program != call.program);
-            let Some(domain) = supervisor.domain_of(call.program) else {
+            let is_first = before.iter().all(|other| other.caller != call.caller);
+            let Some(domain) = supervisor.domain_of(call.caller) else {
                 continue;
             };
             let request = request_to(supervisor, domain);

@@ -11,9 +11,11 @@
 //!
 //! Rule: what a process held in the store is taken back only when its byte is free.
 
+use host::procfs::is_shortage;
 use link::handshake::SlotIndex;
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::fs::{Mode, OFlags, fcntl_getfl, open};
+use std::io;
 
 /// Past any swap file there can be.
 const BYTES: i64 = 1 << 60;
@@ -25,22 +27,36 @@ pub(crate) struct Fence {
 
 impl Fence {
     /// Around the swap file behind this descriptor.
-    pub fn around(swap: &OwnedFd) -> std::io::Result<Self> {
+    pub fn around(swap: &OwnedFd) -> io::Result<Self> {
         Ok(Self {
             swap: swap.try_clone()?,
         })
     }
 
-    /// A description of its own for the process in `slot`. `None` where it cannot be had
-    /// (no /proc): the process then uses the common one.
-    pub fn description(&self, slot: SlotIndex) -> Option<OwnedFd> {
-        let flags = fcntl_getfl(&self.swap).ok()? & (OFlags::RDWR | OFlags::DIRECT);
+    /// A description of its own for the process in `slot`. `None` where it cannot be had (no /proc, a file system without
+    /// locks): the process then uses the common one.
+    ///
+    /// # Errors
+    /// Where it can be had at another time: no descriptor is free (EMFILE), or writes of the slot's last process are
+    /// still in flight (EAGAIN).
+    pub fn description(&self, slot: SlotIndex) -> io::Result<Option<OwnedFd>> {
+        match self.try_description(slot) {
+            Ok(own) => Ok(Some(own)),
+            Err(why) if is_shortage(&why) || why.kind() == io::ErrorKind::WouldBlock => Err(why),
+            Err(_) => Ok(None),
+        }
+    }
+
+    fn try_description(&self, slot: SlotIndex) -> io::Result<OwnedFd> {
+        let flags = fcntl_getfl(&self.swap)? & (OFlags::RDWR | OFlags::DIRECT);
         let path = format!("/proc/self/fd/{}", self.swap.as_raw_fd());
-        let own = open(path, flags | OFlags::CLOEXEC, Mode::empty()).ok()?;
+        let own = open(path, flags | OFlags::CLOEXEC, Mode::empty())?;
         let mut byte = byte(slot);
         // SAFETY: takes a lock as the structure says.
-        let locked = unsafe { libc::fcntl(own.as_raw_fd(), libc::F_OFD_SETLK, &raw mut byte) };
-        (locked == 0).then_some(own)
+        match unsafe { libc::fcntl(own.as_raw_fd(), libc::F_OFD_SETLK, &raw mut byte) } {
+            0 => Ok(own),
+            _ => Err(io::Error::last_os_error()),
+        }
     }
 
     /// Returns true if no write of the process that was in `slot` is in flight.
@@ -70,15 +86,17 @@ mod tests {
     fn a_slot_is_quiet_when_the_last_reference_to_its_description_is_gone() {
         let file = OwnedFd::from(tempfile::tempfile().unwrap());
         let fence = Fence::around(&file).unwrap();
-        let own = fence.description(5).unwrap();
+        let own = fence.description(5).unwrap().unwrap();
         assert!(!fence.is_quiet(5) && fence.is_quiet(4));
         let copy = own.try_clone().unwrap();
         drop(own);
         assert!(!fence.is_quiet(5), "a copy is the same description");
+        let refused = fence.description(5).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::WouldBlock);
         drop(copy);
         assert!(fence.is_quiet(5));
         assert!(
-            fence.description(5).is_some(),
+            fence.description(5).unwrap().is_some(),
             "the slot's next process has it"
         );
     }

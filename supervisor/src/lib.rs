@@ -13,6 +13,7 @@ mod compressed_ram;
 mod config;
 mod connector;
 mod daemon_link;
+mod descriptor_reserve;
 pub mod direct_io_filter;
 mod discards;
 pub mod fault_limits;

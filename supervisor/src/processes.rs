@@ -120,6 +120,12 @@ impl ProcessTable {
         images.max_by_key(|member| member.joined)
     }
 
+    /// Of a program, or of the one whose memory a process shares (a child of `vfork`, or of `clone` with CLONE_VM).
+    pub fn by_memory(&self, process: Pid) -> Option<&PagedProcess> {
+        let shares = |member: &&PagedProcess| share_memory(member.program, process);
+        self.of(process).or_else(|| self.iter().find(shares))
+    }
+
     pub fn insert(&mut self, member: PagedProcess) {
         self.0.insert(member.slot(), member);
     }

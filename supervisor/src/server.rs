@@ -292,9 +292,9 @@ impl Supervisor {
         domains.for_each(|domain| self.ledger.ring(domain));
     }
 
-    /// The domain of a program that is paged now.
-    pub fn domain_of(&self, program: Pid) -> Option<DomainId> {
-        self.members.of(program).map(|member| member.domain)
+    /// The domain that pages the memory of a process now.
+    pub fn domain_of(&self, process: Pid) -> Option<DomainId> {
+        self.members.by_memory(process).map(|member| member.domain)
     }
 
     /// Wakes the evictor of a domain.

@@ -5,6 +5,7 @@
 //! requests and descriptors, and waits for none of them: answers are sent by that thread.
 
 use crate::compressed_ram::AwaitedChannel;
+use crate::descriptor_reserve;
 use crate::links::Links;
 use crate::processes::PagedProcess;
 use crate::sockets::{answer, own_uid, refuse};
@@ -97,6 +98,15 @@ impl SharedMemory {
         let slot = member.slot();
         let change = match (request, fd) {
             (SharedRequest::Create { len }, _) => return self.create(&connection, len, tree),
+            (SharedRequest::Share { len, .. }, Some(_))
+                if !descriptor_reserve::has_room_for_more() =>
+            {
+                if let Self::Runs(_, _, stats_page) = self {
+                    count_unpaged(stats_page, slot, len);
+                }
+                let text = "`selfpage run` has no descriptor for one more range: raise `ulimit -n` before it";
+                return refuse(&connection, text);
+            }
             (SharedRequest::Share { addr, len }, Some(memory)) => {
                 let Some(memory) = memory.into_quick() else {
                     return refuse(
@@ -190,9 +200,7 @@ impl SharedMemory {
                     }
                     Err(why) => {
                         if let Some((slot, bytes)) = unpaged {
-                            let pages = bytes / PAGE as u64;
-                            let block = stats_page.block(slot);
-                            block.add(Counter::UnpagedSharedPages, pages);
+                            count_unpaged(&stats_page, slot, bytes);
                         }
                         refuse(&connection, &why);
                     }
@@ -226,6 +234,12 @@ impl SharedMemory {
     }
 }
 
+fn count_unpaged(stats_page: &StatsPage, slot: SlotIndex, bytes: u64) {
+    let pages = bytes / PAGE as u64;
+    let block = stats_page.block(slot);
+    block.add(Counter::UnpagedSharedPages, pages);
+}
+
 fn start(tree: TreeParts<'_>) -> Result<SharedMemory, String> {
     let text = |why: &dyn std::fmt::Display| why.to_string();
     let contract = Contract {
@@ -240,7 +254,7 @@ fn start(tree: TreeParts<'_>) -> Result<SharedMemory, String> {
     if let Some(bell) = tree.links.pressure_bell() {
         ledger.set_bell(io::fcntl_dupfd_cloexec(bell, 0).map_err(|why| text(&why))?);
     }
-    let own = store.description(slot);
+    let own = store.description(slot).map_err(|why| text(&why))?;
     let fds = store.descriptors(own.as_ref()).into_iter();
     let fds: Result<Vec<_>, _> = fds.map(|fd| io::fcntl_dupfd_cloexec(fd, 0)).collect();
     let fds = fds.map_err(|why| text(&why))?;

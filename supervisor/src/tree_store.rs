@@ -7,6 +7,7 @@ use crate::fence::Fence;
 use link::MAX_PROCESSES;
 use link::handshake::SlotIndex;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::io;
 use std::time::{Duration, Instant};
 use store::{Occupancy, SetupError, SharedStore};
 
@@ -58,8 +59,14 @@ impl TreeStore {
     }
 
     /// A description of the swap file for the process in `slot` alone; see [`TreeStore::descriptors`].
-    pub fn description(&self, slot: SlotIndex) -> Option<OwnedFd> {
-        self.fence.as_ref()?.description(slot)
+    ///
+    /// # Errors
+    /// As [`Fence::description`].
+    pub fn description(&self, slot: SlotIndex) -> io::Result<Option<OwnedFd>> {
+        match &self.fence {
+            Some(fence) => fence.description(slot),
+            None => Ok(None),
+        }
     }
 
     /// The descriptors that a process receives, with its own description of the swap file.

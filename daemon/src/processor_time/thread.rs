@@ -116,7 +116,7 @@ impl Drop for TenantThread {
 
 /// The process of a thread, if that is the leader of a tenant or below it.
 fn process_below(thread: u32, leader: Pid) -> Option<Pid> {
-    let process = Pid::from_raw(thread as i32).and_then(process_tree::process_of);
+    let process = process_tree::process_of(Pid::from_raw(thread as i32)?).ok()?;
     process.filter(|pid| process_tree::descends_within(*pid, leader, MAX_GENERATIONS))
 }
 

@@ -26,6 +26,7 @@ pub fn trials(_: Size) -> Vec<Trial> {
         a_hard_limit_of_before_reads_as_it_is_and_can_be_restored => limits::hard_limits,
         memory_that_is_not_there_is_refused => limits::memory,
         shared_memory_beyond_the_limit_is_named_at_the_end => limits::shared_memory,
+        a_tree_as_large_as_its_descriptors_allow_works_on => limits::descriptors,
         pages_come_back_without_locked_memory => limits::locked_memory,
         the_memory_of_a_control_group_is_what_is_there => limits::control_group,
         without_a_place_for_a_file_the_default_store_is_ram => no_place,

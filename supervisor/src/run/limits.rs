@@ -9,8 +9,8 @@ use wired::Bytes;
 
 /// Descriptors that `run` opens beyond those it was started with. With two processors a
 /// program starts from 20 on; its pager opens more with more processors (at most eight are
-/// used), and the supervisor two for each further process.
-const FILES: u64 = 40;
+/// used), and the supervisor five for each further process, beside a reserve of 19.
+const FILES: u64 = 48;
 
 /// Those that it opens beside them for a daemon's channels and bells.
 const DAEMON_FILES: u64 = 8;

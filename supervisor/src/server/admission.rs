@@ -7,6 +7,7 @@
 use super::new_images::NewImage;
 use super::{A_TURN, CONNECTION, LISTENER, PIDFD, STRANGER, Supervisor};
 use crate::TreeEvent;
+use crate::descriptor_reserve;
 use crate::processes::{PagedProcess, program_of};
 use crate::shared_memory::TreeParts;
 use crate::sockets::{self, Peer, answer, refuse};
@@ -21,6 +22,8 @@ use link::shared_request::SharedRequest;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io;
 use rustix::process::Pid;
+use std::fmt::Display;
+use std::io::ErrorKind;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 use wired::Counter;
@@ -57,7 +60,7 @@ impl Supervisor {
         let domain = match hello {
             Hello::Exec { .. } => {
                 let Some(user) = peer.user() else {
-                    return;
+                    return refuse(&connection, "the program has ended");
                 };
                 // The image before this one ended with the exec, seen or not yet.
                 self.end_image_of(program, happened);
@@ -86,7 +89,10 @@ impl Supervisor {
         };
         // The child of a fork that is refused tells its parent so, which then gives the domain back: a parent whose child's
         // domain has gone takes that for a child that has run.
-        let slot = domain.and_then(|domain| self.enter(&connection, pid, program, domain));
+        let slot = domain.and_then(|domain| match descriptor_reserve::has_room_for_more() {
+            true => self.enter(&connection, pid, program, domain),
+            false => Err(cannot_take_in(&io::Errno::MFILE)),
+        });
         if let Ok(slot) = &slot {
             self.stats_page.block(*slot).add(Counter::Forks, 1);
         }
@@ -188,9 +194,7 @@ impl Supervisor {
         entered.map(|()| slot).map_err(|what| {
             self.program_ends.on_ended(slot, program);
             self.members.remove(slot);
-            format!(
-                "`selfpage run` cannot take in one more process ({what}): raise `ulimit -n` before it"
-            )
+            cannot_take_in(&what)
         })
     }
 
@@ -215,7 +219,7 @@ impl Supervisor {
         self.program_ends.on_joined(slot, program);
         match self.welcome(connection, domain) {
             // It has died: its pidfd reports that.
-            Err(io::Errno::PIPE) => {}
+            Err(why) if why.kind() == ErrorKind::BrokenPipe => {}
             sent => sent?,
         }
         self.members.insert(member);
@@ -223,7 +227,7 @@ impl Supervisor {
         Ok(())
     }
 
-    fn welcome(&self, connection: &PeerFd, domain: DomainId) -> io::Result<()> {
+    fn welcome(&self, connection: &PeerFd, domain: DomainId) -> std::io::Result<()> {
         let mut fds = vec![
             (FdRole::Ledger, self.ledger_fd.as_fd()),
             (FdRole::StatsPage, self.stats_fd.as_fd()),
@@ -237,7 +241,8 @@ impl Supervisor {
         let bell = self.links.pressure_bell();
         fds.extend(bell.map(|bell| (FdRole::PressureBell, bell)));
         let store = self.store.as_ref();
-        let own = store.and_then(|store| store.description(slot_of(domain.raw())));
+        let own = store.map(|store| store.description(slot_of(domain.raw())));
+        let own = own.transpose()?.flatten();
         let stored = store.map(|store| store.descriptors(own.as_ref()));
         fds.extend(stored.into_iter().flatten().map(|fd| (FdRole::Store, fd)));
         let mut roles = [FdRole::Nothing; DESCRIPTORS];
@@ -254,7 +259,11 @@ impl Supervisor {
             options,
             roles,
         };
-        sockets::try_answer(connection, Reply::Welcome(welcome), &fds)
+        Ok(sockets::try_answer(
+            connection,
+            Reply::Welcome(welcome),
+            &fds,
+        )?)
     }
 
     pub(super) fn at_port(&mut self, happened: &mut Vec<TreeEvent>) {
@@ -352,6 +361,10 @@ impl Supervisor {
             &mut Vec::new(),
         );
     }
+}
+
+fn cannot_take_in(why: &dyn Display) -> String {
+    format!("`selfpage run` cannot take in one more process ({why}): raise `ulimit -n` before it")
 }
 
 /// What became of a process's first message, for the process and for the tree.

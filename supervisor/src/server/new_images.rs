@@ -1,8 +1,9 @@
 //! New images: each program that begins one gets a domain, once there is one.
 //!
 //! An image joins before what the image before it held is back, and a process that a program has just reaped may have its domain
-//! for some milliseconds more. So an image that finds no domain waits: past `exec` there is no way back for it.
+//! for some milliseconds more. So an image that finds no domain, or no descriptors, waits: past `exec` there is no way back for it.
 
+use crate::descriptor_reserve;
 use frames::{Contract, DomainId, Ledger};
 use host::fd_reaper::PeerFd;
 use link::MIN_FRAMES;
@@ -10,7 +11,7 @@ use rustix::process::Pid;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// How long an image waits for the domain of a process that has ended.
+/// How long an image waits for the domain and the descriptors of a process that has ended.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// A process that has sent its first message, as a new image.
@@ -41,6 +42,9 @@ impl NewImages {
         frames: u32,
     ) -> Option<(NewImage, Result<DomainId, String>)> {
         let is_late = self.0.front()?.since.elapsed() >= PATIENCE;
+        if !is_late && !descriptor_reserve::has_room_for_image() {
+            return None;
+        }
         let contract = Contract {
             g: MIN_FRAMES,
             x: frames,

@@ -96,6 +96,22 @@ pub fn hard_limits() -> Verdict {
     sandbox.check_clean()
 }
 
+/// A tree that has as many processes as descriptors allow works on: the supervisor has some left, whatever the limit.
+pub fn descriptors() -> Verdict {
+    let sandbox = Sandbox::new("descriptors")?;
+    let program = hazard::build(&sandbox, "forks_up_to_the_limit_of_descriptors", &[])?;
+    for limit in 70..76 {
+        let run = "$RUN --on-exit kill --frames 16M --store ram:64M";
+        let text = format!("ulimit -n {limit}; {run} -- {}", program.display());
+        let (output, said) = script(&sandbox, &text)?;
+        let is_refused = said.contains("raise `ulimit -n`");
+        ensure(output.status.success() && is_refused, || {
+            format!("{limit} descriptors: {said}")
+        })?;
+    }
+    sandbox.check_clean()
+}
+
 /// Where the kernel grants the pagers no memory for rings, they read and write by plain calls.
 pub fn locked_memory() -> Verdict {
     let sandbox = Sandbox::new("locked_memory")?;
