@@ -18,10 +18,11 @@ mod refusals;
 mod signals;
 
 use crate::common::{Pids, Running, executable, output, run, selfpage};
+use std::ffi::CString;
 use std::io::Read;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 #[test]
 fn the_exit_status_and_the_streams_are_the_programs() {
@@ -88,6 +89,39 @@ fn a_program_finds_no_descriptor_that_leads_to_run_and_no_name_to_connect_to() {
     assert!(
         !text.contains("SELFPAGE_PORT") && !text.contains("SELFPAGE_SOCKET"),
         "{text}"
+    );
+}
+
+#[test]
+fn strings_of_the_environment_that_are_no_variables_reach_the_program() {
+    use std::os::unix::ffi::OsStrExt;
+    let wanted = run(&["/bin/cat", "/proc/self/environ"]);
+    let text = |bytes: &[u8]| CString::new(bytes).unwrap();
+    let words = std::iter::once(wanted.get_program()).chain(wanted.get_args());
+    let words: Vec<_> = words.map(|word| text(word.as_bytes())).collect();
+    let variables = wanted.get_envs().filter_map(|(name, value)| {
+        let parts = [name.as_bytes(), b"=", value?.as_bytes()];
+        Some(text(&parts.concat()))
+    });
+    let variables: Vec<_> = variables.chain([c"no variable".to_owned()]).collect();
+    let mut command = Command::new("true");
+    // SAFETY: one system call between fork and exec, which takes the place of exec's; the strings live.
+    unsafe {
+        std::os::unix::process::CommandExt::pre_exec(&mut command, move || {
+            let ends = |all: &[CString]| {
+                let each = all.iter().map(|one| one.as_ptr());
+                each.chain([std::ptr::null()]).collect::<Vec<_>>()
+            };
+            let (argv, envp) = (ends(&words), ends(&variables));
+            libc::execve(argv[0], argv.as_ptr(), envp.as_ptr());
+            Err(std::io::Error::last_os_error())
+        });
+    }
+    let (output, errors) = output(command);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(
+        text.split('\0').any(|line| line == "no variable"),
+        "{errors}"
     );
 }
 

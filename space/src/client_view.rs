@@ -65,6 +65,9 @@ impl<'a> ClientView<'a> {
         object: &MemoryObject,
         rights: Rights,
     ) -> Result<Self, SpaceError> {
+        if !object.is_memory()? {
+            return Err(SpaceError::NotMemory);
+        }
         let record = Arc::new(FaultRecord::default());
         let len = usize::try_from(object.len()).unwrap_or(usize::MAX);
         let flags = MapFlags::new(rights);

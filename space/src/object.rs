@@ -12,7 +12,9 @@
 use crate::error::SpaceError;
 use crate::paged_memory::PagedObject;
 use host::seqpacket;
-use rustix::fs::{FileType, MemfdFlags, Mode, OFlags, fcntl_getfl, fstat, ftruncate, memfd_create};
+use rustix::fs::{
+    FileType, MemfdFlags, Mode, OFlags, fcntl_getfl, fstat, fstatfs, ftruncate, memfd_create,
+};
 use rustix::io::retry_on_intr;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, recvmsg};
 use selfpage::Rights;
@@ -33,6 +35,12 @@ pub struct MemoryObject {
     /// The hold of an object that has a pager.
     paged: Option<Arc<PagedObject>>,
 }
+
+/// The kinds of file systems (`statfs(2)`) that memory is of: `memfd_create` and POSIX shared memory, `memfd_secret`, and
+/// memory of huge pages.
+const TMPFS: u32 = 0x0102_1994;
+const SECRETMEM: u32 = 0x5345_434d;
+const HUGETLBFS: u32 = 0x9584_58f6;
 
 /// A view's offset, length and rights, as a message has them.
 const MESSAGE: usize = 24;
@@ -64,6 +72,8 @@ impl MemoryObject {
     /// A regular file or shared memory, from its beginning to its end now, up to whole pages. The
     /// descriptor's mode gives the rights.
     ///
+    /// Not memory of huge pages: the kernel rounds a mapping of it up to these, over what lies behind.
+    ///
     /// # Errors
     /// [`SpaceError::Foreign`] for any other descriptor.
     pub fn from_file(file: impl Into<OwnedFd>) -> Result<Self, SpaceError> {
@@ -72,8 +82,14 @@ impl MemoryObject {
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
             return Err(SpaceError::Foreign("it is not a regular file"));
         }
-        let mode =
-            fcntl_getfl(&file).map_err(SpaceError::system("fcntl(F_GETFL)"))? & OFlags::RWMODE;
+        if file_system(&file)? == HUGETLBFS {
+            return Err(SpaceError::Foreign("it is memory of huge pages"));
+        }
+        let flags = fcntl_getfl(&file).map_err(SpaceError::system("fcntl(F_GETFL)"))?;
+        if flags.contains(OFlags::PATH) {
+            return Err(SpaceError::Foreign("it is a path alone (O_PATH)"));
+        }
+        let mode = flags & OFlags::RWMODE;
         if mode == OFlags::WRONLY {
             return Err(SpaceError::Foreign("it is open for writing alone"));
         }
@@ -89,6 +105,11 @@ impl MemoryObject {
             rights,
             paged: None,
         })
+    }
+
+    /// Returns true if the object is memory, and no file of a file system that may answer late or never.
+    pub(crate) fn is_memory(&self) -> Result<bool, SpaceError> {
+        Ok([TMPFS, SECRETMEM].contains(&file_system(&self.memory)?))
     }
 
     /// Bytes.
@@ -311,4 +332,10 @@ pub(crate) fn aligned(what: &'static str, value: u64) -> Result<(), SpaceError> 
         return Ok(());
     }
     Err(SpaceError::Unaligned { what, value })
+}
+
+/// The kind of the file system that a file is of.
+fn file_system(file: impl AsFd) -> Result<u32, SpaceError> {
+    let stat = fstatfs(file).map_err(SpaceError::system("fstatfs"))?;
+    Ok(stat.f_type as u32)
 }

@@ -12,7 +12,7 @@ impl StoreInner {
     /// child's slot held before.
     pub fn adopt_fork(&self, parent: HolderId, child: HolderId) {
         if self.page_index.refs.is_used(child) {
-            self.retire(child);
+            self.retire(child, false);
         }
         let note = self.page_index.intents.begin(child, 0);
         self.page_index.adopt(parent, child, &note);

@@ -35,9 +35,10 @@ impl StoreInner {
         }
     }
 
-    /// Releases everything of `dead`; returns false if another process has an entry locked.
-    pub fn retire(&self, dead: HolderId) -> bool {
-        let all = self.release_all_but(dead, &|_| false);
+    /// Releases everything of `dead`; returns false if another process has an entry locked. `is_quiet`: none of its I/O
+    /// is in flight.
+    pub fn retire(&self, dead: HolderId, is_quiet: bool) -> bool {
+        let all = self.release(dead, &|_| false, is_quiet);
         if all {
             self.page_index.refs.reset(dead);
             self.set_active(dead, false);
@@ -49,9 +50,18 @@ impl StoreInner {
     /// process that is killed here as well has done a part, and the next begins again. Returns false if another
     /// process has an entry locked.
     pub fn release_all_but(&self, dead: HolderId, is_kept: &dyn Fn(PageHandle) -> bool) -> bool {
+        self.release(dead, is_kept, false)
+    }
+
+    fn release(
+        &self,
+        dead: HolderId,
+        is_kept: &dyn Fn(PageHandle) -> bool,
+        is_quiet: bool,
+    ) -> bool {
         let in_flight = InFlight {
             inner: self,
-            waited: Cell::new(false),
+            is_over: Cell::new(is_quiet),
         };
         for intent in self.page_index.intents.left_by(dead) {
             self.recover(dead, intent, &in_flight, is_kept);
@@ -135,15 +145,15 @@ impl StoreInner {
     }
 }
 
-/// Waits once, before the first blok with an interrupted write is reused.
+/// Waits once, before the first blok with an interrupted write is reused, unless the I/O is known to be over.
 struct InFlight<'a> {
     inner: &'a StoreInner,
-    waited: Cell<bool>,
+    is_over: Cell<bool>,
 }
 
 impl InFlight<'_> {
     fn wait(&self) {
-        if self.waited.replace(true) {
+        if self.is_over.replace(true) {
             return;
         }
         self.inner.backing.wait_for_io();

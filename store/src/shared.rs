@@ -164,6 +164,11 @@ impl SharedStore {
         self.inner.backing.set_transport(transport);
     }
 
+    /// As [`Store::retire`], where none of the holder's I/O is known to be in flight: waits for none.
+    pub fn retire_quiet(&self, holder: HolderId) -> bool {
+        self.inner.retire(holder, true)
+    }
+
     /// Frees the room of the swap file, which has no name, at once: no process uses the store any more.
     pub fn free_room(&self) {
         self.inner.backing.free_room();
@@ -363,6 +368,6 @@ impl Store for SharedStore {
     }
 
     fn retire(&self, holder: HolderId) -> bool {
-        self.inner.retire(holder)
+        self.inner.retire(holder, false)
     }
 }

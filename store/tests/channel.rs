@@ -195,6 +195,22 @@ fn a_child_drops_its_copy_of_a_channel_and_uses_its_own_transport() {
 
 #[test]
 fn bloks_of_a_dead_processs_writes_are_reused_only_after_the_daemon_confirms() {
+    let (system, store) = killed_while_it_writes();
+    assert!(store.retire(1));
+    assert_eq!(system.settled(), 1);
+    assert_eq!(store.usage().disk_used, 0);
+}
+
+#[test]
+fn writes_that_are_known_to_have_ended_are_not_waited_for() {
+    let (system, store) = killed_while_it_writes();
+    assert!(store.retire_quiet(1));
+    assert_eq!(system.settled(), 0);
+    assert_eq!(store.usage().disk_used, 0);
+}
+
+/// A store whose process 1 was killed with writes in flight.
+fn killed_while_it_writes() -> (System, store::SharedStore) {
     let system = System::new(1 << 20);
     let store = behind_channels(&system, None, 2);
     store.set_holder(1).unwrap();
@@ -210,7 +226,5 @@ fn bloks_of_a_dead_processs_writes_are_reused_only_after_the_daemon_confirms() {
         .collect();
     channel.submit_write(&writes).unwrap();
     std::mem::forget(channel);
-    assert!(store.retire(1));
-    assert_eq!(system.settled(), 1);
-    assert_eq!(store.usage().disk_used, 0);
+    (system, store)
 }

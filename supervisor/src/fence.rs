@@ -16,6 +16,7 @@ use link::handshake::SlotIndex;
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::fs::{Mode, OFlags, fcntl_getfl, open};
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Past any swap file there can be.
 const BYTES: i64 = 1 << 60;
@@ -23,6 +24,8 @@ const BYTES: i64 = 1 << 60;
 /// The swap file, as the supervisor has it.
 pub(crate) struct Fence {
     swap: OwnedFd,
+    /// False once a process has the common description.
+    is_complete: AtomicBool,
 }
 
 impl Fence {
@@ -30,6 +33,7 @@ impl Fence {
     pub fn around(swap: &OwnedFd) -> io::Result<Self> {
         Ok(Self {
             swap: swap.try_clone()?,
+            is_complete: AtomicBool::new(true),
         })
     }
 
@@ -43,7 +47,10 @@ impl Fence {
         match self.try_description(slot) {
             Ok(own) => Ok(Some(own)),
             Err(why) if is_shortage(&why) || why.kind() == io::ErrorKind::WouldBlock => Err(why),
-            Err(_) => Ok(None),
+            Err(_) => {
+                self.is_complete.store(false, Ordering::Relaxed);
+                Ok(None)
+            }
         }
     }
 
@@ -57,6 +64,11 @@ impl Fence {
             0 => Ok(own),
             _ => Err(io::Error::last_os_error()),
         }
+    }
+
+    /// Returns true if each process has a description of its own, so that [`Fence::is_quiet`] is the whole truth.
+    pub fn is_complete(&self) -> bool {
+        self.is_complete.load(Ordering::Relaxed)
     }
 
     /// Returns true if no write of the process that was in `slot` is in flight.

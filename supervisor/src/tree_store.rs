@@ -9,7 +9,7 @@ use link::handshake::SlotIndex;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::io;
 use std::time::{Duration, Instant};
-use store::{Occupancy, SetupError, SharedStore};
+use store::{Occupancy, SetupError, SharedStore, Store};
 
 /// How often, at most, the store is scanned because a process ends: a scan takes milliseconds
 /// for a store of gigabytes.
@@ -81,6 +81,18 @@ impl TreeStore {
     /// Returns true if no write of the process that was in `slot` to the swap file is in flight.
     pub fn is_quiet(&self, slot: SlotIndex) -> bool {
         self.fence.as_ref().is_none_or(|fence| fence.is_quiet(slot))
+    }
+
+    /// Releases what the process that was in `slot` held, with no write of it in flight, or `late`: then too much time has
+    /// passed to wait. Returns false if another process has a page locked.
+    ///
+    /// The store's own wait is for the I/O of all processes, and keeps them from more meanwhile.
+    pub fn retire(&self, slot: SlotIndex, late: bool) -> bool {
+        let is_fenced = self.fence.as_ref().is_some_and(Fence::is_complete);
+        match is_fenced || late {
+            true => self.store.retire_quiet(slot),
+            false => self.store.retire(slot),
+        }
     }
 
     /// Notes what the store holds before a process's pages go: a short program's are seen by no

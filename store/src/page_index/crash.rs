@@ -44,7 +44,7 @@ fn is_free(page_index: &PageIndex, handle: u32) -> bool {
 
 fn die(inner: &StoreInner, note: IntentGuard) {
     std::mem::forget(note);
-    assert!(inner.retire(DEAD));
+    assert!(inner.retire(DEAD, false));
     assert_eq!(inner.page_index.intents.left_by(DEAD).count(), 0);
     assert_eq!(inner.page_index.refs.each(DEAD).count(), 0);
 }
@@ -212,9 +212,9 @@ fn an_entry_locked_by_another_process_is_left_for_later() {
         .lock(ALIVE, &mut || false)
         .unwrap();
     std::mem::forget(theirs);
-    assert!(!inner.retire(DEAD));
-    assert!(inner.retire(ALIVE));
-    assert!(inner.retire(DEAD));
+    assert!(!inner.retire(DEAD, false));
+    assert!(inner.retire(ALIVE, false));
+    assert!(inner.retire(DEAD, false));
     assert_eq!(store.usage().holds, 0);
     assert!(is_free(page_index, handle));
 }
@@ -276,13 +276,13 @@ fn dying_while_demoting_a_page_leaves_it_in_one_place() {
         if moved {
             assert!(page_index.relocate(handle, location, Location::Disk { blok }));
         }
-        assert!(inner.retire(DEAD));
+        assert!(inner.retire(DEAD, false));
         let usage = store.usage();
         assert_eq!(usage.pages_disk, u64::from(moved));
         assert_eq!(usage.disk_used, u64::from(moved) * 4096);
         assert_eq!(usage.pages_ram, u64::from(!moved));
         assert!(!inner.segments.is_claimed(0));
-        assert!(inner.retire(ALIVE));
+        assert!(inner.retire(ALIVE, false));
         assert_eq!((store.usage().ram_used, store.usage().disk_used), (0, 0));
     }
 }

@@ -11,7 +11,7 @@ use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 use rustix::process::{Pid, Signal, getpid, getppid, set_parent_process_death_signal};
-use std::ffi::{CString, OsString, c_char};
+use std::ffi::{CStr, CString, OsString, c_char};
 use std::os::unix::ffi::OsStrExt;
 use wired::sched_class;
 
@@ -256,23 +256,39 @@ fn move_up(port: OwnedFd) -> Result<OwnedFd, SpawnError> {
 }
 
 /// This process's environment, with the variables that lead the program's pager here and no
-/// others that lead elsewhere.
+/// others that lead elsewhere. Strings that are no variables pass as they are.
 fn environment(spec: &RunSpec, ours: Vec<(&str, OsString)>) -> Strings {
-    let replaced = |name: &OsString| {
-        let variables = ["LD_PRELOAD", OF_PIDFD]
+    let replaced = |line: &CStr| {
+        let name = line.to_bytes().split(|byte| *byte == b'=').next();
+        let mut variables = ["LD_PRELOAD", OF_PIDFD]
             .into_iter()
             .chain(client::VARIABLES);
-        variables.into_iter().any(|variable| name == variable)
+        variables.any(|variable| name == Some(variable.as_bytes()))
     };
-    let mut variables: Vec<_> = std::env::vars_os()
-        .filter(|(name, _)| !replaced(name))
-        .collect();
-    variables.push(("LD_PRELOAD".into(), spec.preload.clone()));
-    variables.extend(ours.into_iter().map(|(name, value)| (name.into(), value)));
-    let line = |(name, value): (OsString, OsString)| {
+    let mut lines: Vec<CString> = inherited_environment();
+    lines.retain(|line| !replaced(line));
+    let own = [("LD_PRELOAD", spec.preload.clone())]
+        .into_iter()
+        .chain(ours);
+    let line = |(name, value): (&str, OsString)| {
         CString::new([name.as_bytes(), b"=", value.as_bytes()].concat()).ok()
     };
-    Strings::new(variables.into_iter().filter_map(line).collect())
+    lines.extend(own.filter_map(line));
+    Strings::new(lines)
+}
+
+/// The strings of the environment: [`std::env::vars_os`] passes over those that are no variables.
+fn inherited_environment() -> Vec<CString> {
+    unsafe extern "C" {
+        static environ: *const *const c_char;
+    }
+    // SAFETY: strings of the C library's, and null behind the last; this process changes none of them.
+    unsafe {
+        let strings = (0..)
+            .map(|n| *environ.add(n))
+            .take_while(|at| !at.is_null());
+        strings.map(|at| CStr::from_ptr(at).to_owned()).collect()
+    }
 }
 
 /// How a file of no known kind is run, as execvp does.

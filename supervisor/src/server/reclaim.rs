@@ -9,7 +9,6 @@ use frames::{DomainId, DomainPhase};
 use link::handshake::{SlotIndex, slot_of};
 use rustix::process::Pid;
 use std::time::{Duration, Instant};
-use store::Store;
 
 /// How long to wait for a dead process's last writes. A device that takes longer has
 /// failed; checksums detect what it then overwrites.
@@ -104,7 +103,7 @@ impl Supervisor {
         let store = self.store.as_ref();
         let quiet =
             self.links.is_quiet(slot) && (late || store.is_none_or(|store| store.is_quiet(slot)));
-        let free = quiet && store.is_none_or(|store| store.shared().retire(slot));
+        let free = quiet && store.is_none_or(|store| store.retire(slot, late));
         if free {
             self.ledger.retire(domain);
         }
