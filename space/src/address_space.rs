@@ -215,7 +215,7 @@ impl AddressSpace {
     /// Maps the memory of a client with `rights`, without exceptions.
     ///
     /// # Errors
-    /// As for [`AddressSpace::map`]; [`SpaceError::NotMemory`] for an object that is none:
+    /// As for [`AddressSpace::map`]; [`SpaceError::NotMemory`] for an object that is a file:
     /// the end of a mapping of a file may wait for the file system, and that for the client.
     pub fn client_view(
         &self,

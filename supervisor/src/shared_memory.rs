@@ -98,36 +98,8 @@ impl SharedMemory {
         let slot = member.slot();
         let change = match (request, fd) {
             (SharedRequest::Create { len }, _) => return self.create(&connection, len, tree),
-            (SharedRequest::Share { len, .. }, Some(_))
-                if !descriptor_reserve::has_room_for_more() =>
-            {
-                if let Self::Runs(_, _, stats_page) = self {
-                    count_unpaged(stats_page, slot, len);
-                }
-                let text = "`selfpage run` has no descriptor for one more range: raise `ulimit -n` before it";
-                return refuse(&connection, text);
-            }
             (SharedRequest::Share { addr, len }, Some(memory)) => {
-                let Some(memory) = memory.into_quick() else {
-                    return refuse(
-                        &connection,
-                        "the descriptor is no memory of the supervisor's: it has no seals",
-                    );
-                };
-                let uffd = member.take_shared_userfault();
-                if let Some(Err(why)) = uffd.as_ref().map(ForeignUserfault::check) {
-                    return refuse(&connection, &why.to_string());
-                }
-                let uffd = uffd.map(PeerFd::into_owned);
-                let unpaged = Some((slot, len));
-                return self.send(connection, unpaged, |respond| Request::Share {
-                    slot,
-                    uffd,
-                    addr: addr as usize,
-                    len: len as usize,
-                    memory,
-                    respond,
-                });
+                return self.share(connection, member, addr, len, memory);
             }
             (SharedRequest::Fork { child }, _) => {
                 return self.send(connection, None, |respond| Request::Fork {
@@ -159,6 +131,43 @@ impl SharedMemory {
         self.send(connection, None, |respond| Request::Change {
             slot,
             change,
+            respond,
+        });
+    }
+
+    /// Pages memory that a process has mapped.
+    fn share(
+        &self,
+        connection: PeerFd,
+        member: &mut PagedProcess,
+        addr: u64,
+        len: u64,
+        memory: PeerFd,
+    ) {
+        let slot = member.slot();
+        if !descriptor_reserve::has_room_for_more() {
+            if let Self::Runs(_, _, stats_page) = self {
+                count_unpaged(stats_page, slot, len);
+            }
+            let text =
+                "`selfpage run` has no descriptor for one more range: raise `ulimit -n` before it";
+            return refuse(&connection, text);
+        }
+        let Some(memory) = memory.into_quick() else {
+            let text = "the descriptor is no memory of the supervisor's: it has no seals";
+            return refuse(&connection, text);
+        };
+        let uffd = member.take_shared_userfault();
+        if let Some(Err(why)) = uffd.as_ref().map(ForeignUserfault::check) {
+            return refuse(&connection, &why.to_string());
+        }
+        let uffd = uffd.map(PeerFd::into_owned);
+        self.send(connection, Some((slot, len)), |respond| Request::Share {
+            slot,
+            uffd,
+            addr: addr as usize,
+            len: len as usize,
+            memory,
             respond,
         });
     }
