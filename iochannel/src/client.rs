@@ -22,6 +22,8 @@ use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use std::collections::VecDeque;
 use std::mem::ManuallyDrop;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use wired::{AdaptivePoll, ForkGuard, PAGE};
 
@@ -67,8 +69,8 @@ pub struct ChannelClient {
     /// The thread that faulted, if the thread that submits serves it; 0 if not.
     waiter: u32,
     dead: Option<Errno>,
-    /// True if another server may take the place of one that has died.
-    has_successor: bool,
+    /// True while another server may take the place of one that has died.
+    has_successor: Arc<AtomicBool>,
     fork_guard: ForkGuard,
     /// What `queue` points into: dropped last.
     memory: ChannelMemory,
@@ -105,16 +107,16 @@ impl ChannelClient {
             rang: false,
             waiter: 0,
             dead: None,
-            has_successor: true,
+            has_successor: Arc::new(AtomicBool::new(true)),
             fork_guard: ForkGuard::new().map_err(needs("a mark"))?,
             memory,
         })
     }
 
-    /// Fails operations when the server dies, with `EPIPE`: no other one will have this channel, and
-    /// nothing but the server has its end of the bell.
-    pub fn fail_with_server(&mut self) {
-        self.has_successor = false;
+    /// Fails operations with `EPIPE` once the server has died and `has_successor` is false: no other one will have
+    /// this channel. Nothing but servers has the other end of the bell.
+    pub fn fail_without(&mut self, has_successor: Arc<AtomicBool>) {
+        self.has_successor = has_successor;
     }
 
     /// Number of concurrent operations: operation numbers are below it.
@@ -309,7 +311,9 @@ impl ChannelClient {
                 self.queue.suspect_all();
                 self.ring();
             }
-            Ok(_) if hung_up && !self.has_successor => self.dead = Some(Errno::PIPE),
+            Ok(_) if hung_up && !self.has_successor.load(Ordering::Acquire) => {
+                self.dead = Some(Errno::PIPE);
+            }
             Ok(_) if hung_up => {
                 let fifo = self.queue.words.completions;
                 wired::futex::wait(fifo.tail_word(), fifo.tail(), Some(DEAD_SERVER_POLL));

@@ -7,6 +7,7 @@ use iochannel::{ChannelClient, ChannelGeometry, ChannelServer, ClientFds, Doorbe
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use std::os::unix::fs::FileExt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -75,9 +76,29 @@ fn no_operation_is_lost_or_wrong_while_servers_are_killed() {
 }
 
 #[test]
+fn operations_wait_for_a_successor_until_there_will_be_none() {
+    let (server, _doorbell, mut client, kept) = channel(ChannelGeometry::new(OPS, 32).unwrap());
+    let has_successor = Arc::new(AtomicBool::new(true));
+    client.fail_without(has_successor.clone());
+    let mut memory = pages(1, 0);
+    let list = pieces(&mut memory);
+    // SAFETY: the page outlives the operations, which complete below.
+    unsafe { client.begin(3, false, &list, 0) };
+    client.flush();
+    drop((server, kept));
+    let lost = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(20));
+        has_successor.store(false, Ordering::Release);
+    });
+    let failed = -rustix::io::Errno::PIPE.raw_os_error();
+    assert_eq!(client.reap(true), Some((3, failed)));
+    lost.join().unwrap();
+}
+
+#[test]
 fn operations_of_a_server_without_a_successor_fail_with_it() {
     let (server, _doorbell, mut client, kept) = channel(ChannelGeometry::new(OPS, 32).unwrap());
-    client.fail_with_server();
+    client.fail_without(Arc::default());
     let mut memory = pages(1, 0);
     let list = pieces(&mut memory);
     // SAFETY: the page outlives the operations, which complete below.

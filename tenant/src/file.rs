@@ -12,6 +12,7 @@ use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use std::fs::File;
 use std::path::Path;
+use std::sync::Arc;
 use wired::{PAGE, WiredMemory};
 
 /// Why a file cannot be used under a contract.
@@ -80,7 +81,7 @@ impl ReservedFile {
         let [memory, doorbell, bell] = [memory, doorbell, bell].map(|fd| fd.ok_or_else(lack));
         let mut channel = ChannelClient::attach(memory?, doorbell?, bell?)?;
         // The next daemon does not take the contract over.
-        channel.fail_with_server();
+        channel.fail_without(Arc::default());
         let depth = depth.min(channel.slots());
         let memory =
             WiredMemory::private(depth * pages * PAGE).map_err(io("no memory for pages"))?;

@@ -34,7 +34,8 @@
 //!
 //! Rules: the thread touches no stretch. Opening a channel blocks, which happens when the
 //! domain is made and not in a fault. The contract ends when it was left, or with the process:
-//! the daemon kills a tenant that disconnects without leaving, whatever it is doing.
+//! the daemon kills a tenant that disconnects without leaving, whatever it is doing. Where it is lost
+//! (the next daemon has another swap file), pages that are on the disk fail with SIGBUS.
 //! Until it has attached its ledger it owns nothing, and may disconnect.
 
 use super::{ContractRequest, LinkedError, Revocation, Session, SessionEvent};
@@ -48,7 +49,7 @@ use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 use store::{DiskConfig, DiskTransport, SharedStore, StoreConfig};
@@ -184,6 +185,7 @@ impl LinkedTenant {
             .spawn(move || {
                 let thread = |tenant| Thread {
                     session: tenant,
+                    has_daemon: Arc::new(AtomicBool::new(true)),
                     requesters: HashMap::new(),
                     view,
                     line: serves,
@@ -260,6 +262,8 @@ impl LinkedTenant {
 /// The thread.
 struct Thread {
     session: Session,
+    /// False once the contract is lost: channels fail then, and with them the faults that need them.
+    has_daemon: Arc<AtomicBool>,
     /// The reply ends of pending channel opens, by cookie.
     requesters: HashMap<u64, ReplySender>,
     view: Ledger,
@@ -286,7 +290,10 @@ impl Thread {
             for event in self.session.dispatch(&self.view) {
                 let over = match event {
                     SessionEvent::Left => Ok(()),
-                    SessionEvent::Lost(_) => Err(LinkedError::Over),
+                    SessionEvent::Lost(_) => {
+                        self.has_daemon.store(false, Ordering::Release);
+                        Err(LinkedError::Over)
+                    }
                     event => {
                         self.on_event(event);
                         continue;
@@ -326,7 +333,10 @@ impl Thread {
                 };
                 let doorbell = fcntl_dupfd_cloexec(self.session.doorbell(), 0);
                 let client = doorbell.and_then(|doorbell| {
-                    ChannelClient::attach(memory, doorbell, bell).map_err(|_| Errno::PROTO)
+                    let client = ChannelClient::attach(memory, doorbell, bell);
+                    let mut client = client.map_err(|_| Errno::PROTO)?;
+                    client.fail_without(self.has_daemon.clone());
+                    Ok(client)
                 });
                 let _ = requester.send(client);
             }

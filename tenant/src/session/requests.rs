@@ -32,11 +32,13 @@ impl RequestQueue {
         }
     }
 
-    /// Sends those for which there is room now.
+    /// Sends those for which there is room now, in the connection and in the kernel's memory.
     pub fn flush(&mut self, connection: Option<&OwnedFd>) {
-        while let (Some(connection), Some(request)) = (connection, self.0.front())
-            && connection::try_send(connection, request, &[]) != Err(Errno::AGAIN)
-        {
+        while let (Some(connection), Some(request)) = (connection, self.0.front()) {
+            let sent = connection::try_send(connection, request, &[]);
+            if matches!(sent, Err(Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM)) {
+                return;
+            }
             self.0.pop_front();
         }
     }
