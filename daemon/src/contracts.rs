@@ -4,10 +4,12 @@
 //! |---|---|
 //! | `contracts/admission.rs` | admits a contract whole, or nothing of it; changes it |
 //! | `contracts/recovery.rs` | records tenants for the next daemon, takes back those of an earlier one |
+//! | `contracts/postponed.rs` | keeps requests that wait until others are released |
 //! | `contracts/leave.rs` | releases what a tenant had that left or ended |
 
 mod admission;
 mod leave;
+mod postponed;
 mod recovery;
 
 use crate::backing::Backing;
@@ -17,6 +19,7 @@ use crate::frame_control::FrameControl;
 use crate::processor_time::ProcessorTime;
 use crate::scrub::Scrubber;
 use crate::tenant_cgroup::CgroupRoot;
+pub(crate) use postponed::{JoinRequest, PostponedJoins};
 pub(crate) use recovery::{UnwrittenChanges, has_persisted_tenants};
 use std::path::Path;
 
@@ -30,6 +33,7 @@ pub(crate) struct Contracts {
     pub fault_rates: FaultRates,
     pub processor_time: ProcessorTime,
     pub unwritten: UnwrittenChanges,
+    pub postponed: PostponedJoins,
 }
 
 /// The name of the folder of the daemon's control groups. A path is relative to a folder and a mount

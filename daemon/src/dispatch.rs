@@ -6,6 +6,7 @@
 mod faults;
 
 use crate::connections::{Incoming, LISTENER, MAX_SERVICE};
+use crate::contracts::JoinRequest;
 use crate::refusal::Refusal;
 use crate::tenant::TenantPhase;
 use crate::{Daemon, policy};
@@ -97,7 +98,14 @@ impl Daemon {
                 place,
             } => {
                 let terms = contracts.config.default.terms(frames, disk, swap);
-                contracts.join(token, resume_token, &name, terms, place);
+                contracts.join(JoinRequest {
+                    token,
+                    resume_token,
+                    name,
+                    terms,
+                    place,
+                    since: Instant::now(),
+                });
             }
             TenantRequest::File { name, disk } => {
                 contracts.join_file(token, &name, disk, message.fds[0].as_ref())

@@ -54,7 +54,7 @@ mod zero_writer;
 pub use backing::{calibrate_disk, check_disk};
 use config::Config;
 use connections::{Connections, MAX_BATCH};
-use contracts::{Contracts, UnwrittenChanges, groups_name, has_persisted_tenants};
+use contracts::{Contracts, PostponedJoins, UnwrittenChanges, groups_name, has_persisted_tenants};
 use disk::usd::UsdEvent;
 pub use error::DaemonError;
 use fault_rates::FaultRates;
@@ -163,6 +163,7 @@ impl Daemon {
             fault_rates: FaultRates::new(config.faults),
             processor_time: ProcessorTime::new(config.disk.processor_time),
             unwritten: UnwrittenChanges::default(),
+            postponed: PostponedJoins::default(),
             config,
         };
         contracts.load_tenants()?;
@@ -255,6 +256,7 @@ impl Daemon {
         contracts.frames.measure_rss_all();
         contracts.kill_lost();
         contracts.retry_writes();
+        contracts.retry_joins();
         let tenants = &mut contracts.frames.tenants;
         contracts
             .groups

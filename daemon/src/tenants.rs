@@ -242,6 +242,12 @@ impl Tenants {
             .is_none_or(|tenant| tenant.phase == TenantPhase::Ending)
     }
 
+    /// Returns true if what a tenant had is being released.
+    pub fn is_any_ending(&self) -> bool {
+        let mut phases = self.by_number.values().map(|tenant| &tenant.phase);
+        phases.any(|phase| matches!(phase, TenantPhase::Ending | TenantPhase::Leaving))
+    }
+
     /// Kills a tenant's processes on a job thread: [`JobResult::MemoryFreed`] and
     /// [`JobResult::Killed`] follow. A tenant that has released its frames is not killed.
     pub fn kill(&mut self, number: TenantNumber) {

@@ -5,6 +5,7 @@
 //! scrubbed too; only the new tenant waits for that.
 
 use super::Contracts;
+use super::postponed::JoinRequest;
 use crate::persisted_tenants::{self, TenantRecord};
 use crate::refusal::Refusal;
 use crate::scrub::ScrubDone;
@@ -35,26 +36,36 @@ fn placement(place: Option<FramePlacement>) -> Placement {
 }
 
 impl Contracts {
-    /// Handles a request for a contract.
-    pub(crate) fn join(
-        &mut self,
-        token: u64,
-        resume_token: ResumeToken,
-        name: &str,
-        terms: ContractSpec,
-        place: Option<FramePlacement>,
-    ) {
-        let known = self
-            .frames
-            .tenants
-            .iter()
-            .find(|(_, t)| t.resume_token == resume_token);
-        let joined = match known.map(|(number, _)| number) {
-            Some(number) => self.join_again(token, number),
-            None => self.admit(token, resume_token, name, terms, place),
+    /// Handles a request for a contract. One that is refused while tenants are being released waits for that.
+    pub(crate) fn join(&mut self, request: JoinRequest) {
+        let Err(why) = self.try_join(&request) else {
+            return;
         };
-        if let Err(why) = joined {
+        let token = request.token;
+        if !(self.frames.tenants.is_any_ending() && self.postponed.keep(request)) {
             self.frames.connections().refuse(token, why);
+        }
+    }
+
+    /// Handles the requests again that wait for the release of tenants.
+    pub(crate) fn retry_joins(&mut self) {
+        for request in self.postponed.take() {
+            let connection = self.frames.tenants.connections.get(request.token);
+            // It may have ended, or have got a contract by another request.
+            if connection.is_some_and(|connection| connection.tenant.is_none()) {
+                self.join(request);
+            }
+        }
+    }
+
+    fn try_join(&mut self, request: &JoinRequest) -> Result<(), Refusal> {
+        let mut tenants = self.frames.tenants.iter();
+        let is_known = |(_, tenant): &(_, &Tenant)| tenant.resume_token == request.resume_token;
+        let known = tenants.find(is_known).map(|(number, _)| number);
+        drop(tenants);
+        match known {
+            Some(number) => self.join_again(request.token, number),
+            None => self.admit(request),
         }
     }
 
@@ -83,18 +94,12 @@ impl Contracts {
     }
 
     /// Admission control: every term of the contract is checked here.
-    fn admit(
-        &mut self,
-        token: u64,
-        resume_token: ResumeToken,
-        name: &str,
-        terms: ContractSpec,
-        place: Option<FramePlacement>,
-    ) -> Result<(), Refusal> {
+    fn admit(&mut self, request: &JoinRequest) -> Result<(), Refusal> {
+        let JoinRequest { token, terms, .. } = *request;
         let number = self.frames.tenants.next_number();
-        let mut tenant = self.new_tenant(token, resume_token, name, terms)?;
+        let mut tenant = self.new_tenant(token, request.resume_token, &request.name, terms)?;
         self.check_new_tenant(&tenant, &terms)?;
-        let placement = placement(place);
+        let placement = placement(request.place);
         // Frames that the machine does not have are refused now, not by a fault.
         let first = FrameRequest {
             k: terms.frames.g,

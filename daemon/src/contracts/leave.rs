@@ -213,6 +213,7 @@ impl Contracts {
         if let Some(token) = tenant.connection.filter(|_| left) {
             self.detach_connection(token);
         }
+        self.retry_joins();
     }
 
     /// Kills tenants whose process has ended while their connection stayed open, and those that

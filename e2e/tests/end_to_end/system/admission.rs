@@ -16,6 +16,7 @@ pub const CASES: &[(&str, Case)] = cases![
     a_user_without_a_rule_is_refused_and_one_with_a_rule_bounded => users,
     without_a_daemon_a_program_is_not_started => no_daemon,
     a_run_that_waits_for_its_contract_ends_at_a_signal => interrupted,
+    the_contract_of_a_run_that_has_returned_is_free_for_the_next => successive,
 ];
 
 /// An unprivileged user.
@@ -156,5 +157,32 @@ fn interrupted(disks: &Arc<Disks>, _: Size) -> Verdict {
         || format!("{:?}: {}", outcome.status, outcome.text()),
     )?;
     ensure(outcome.left.is_empty(), || format!("{:?}", outcome.left))?;
+    daemon.has_everything_back()
+}
+
+/// Each run is ended while its processes page, and the next has more than half of the disk and of the frames.
+fn successive(disks: &Arc<Disks>, _: Size) -> Verdict {
+    const PAGES: &str =
+        "import os; [os.fork() for _ in range(3)]\nwhile True: b = bytearray(os.urandom(16 << 20))";
+    let daemon = Daemon::start(disks, &Settings::new(64))?;
+    let terms = || daemon.terms(40, 160).with("--disk=200ms/250ms");
+    for round in 1..=6 {
+        let sandbox = Sandbox::new("successive")?;
+        let running = Launch::new(&sandbox, "python3")
+            .args(["-c", PAGES])
+            .spawn(&Under::Contract(terms().with("--on-exit=kill")))?;
+        daemon.says("has frames", 2 * round - 1)?;
+        std::thread::sleep(Duration::from_millis(700 + 50 * round as u64));
+        let pid = Pid::from_raw(running.pid());
+        pid.map(|pid| kill_process(pid, Signal::TERM))
+            .transpose()
+            .doing(|| "send a signal".into())?;
+        running.wait()?;
+        let outcome = Launch::new(&sandbox, "/bin/echo")
+            .arg("started")
+            .run(&Under::Contract(terms()))?
+            .succeeded()?;
+        ensure(outcome.text() == "started\n", || outcome.stderr.clone())?;
+    }
     daemon.has_everything_back()
 }
