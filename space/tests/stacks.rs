@@ -3,11 +3,11 @@
 mod common;
 
 use common::{PAGE, dig};
-use corosensei::{Coroutine, CoroutineResult};
-use space::stack::{StackPool, StackThread, probe, recycle};
+use corosensei::CoroutineResult;
+use space::stack::{StackCoroutine, StackPool, StackThread, probe, recycle};
 use std::hint::black_box;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 
 #[test]
 fn ten_thousand_idle_coroutines_hold_three_pages_each() {
@@ -19,7 +19,7 @@ fn ten_thousand_idle_coroutines_hold_three_pages_each() {
         .map(|n| {
             let (stack, own) = (pool.take(&format!("coroutine {n}")).unwrap(), pool.clone());
             let range = stack.range();
-            let coroutine = Coroutine::with_stack(stack, move |yielder, ()| {
+            let coroutine = StackCoroutine::new(stack, move |yielder, ()| {
                 let local = black_box([n as u64; 64]);
                 let used = dig(USED, 1);
                 own.suspend(yielder, used);
@@ -61,7 +61,7 @@ fn a_sweep_takes_nothing_of_a_large_value_that_a_coroutine_gives_or_gets() {
     type Large = [u64; 2048];
     let pool = StackPool::new(512 << 10, 1).unwrap();
     let (stack, own) = (pool.take("large").unwrap(), pool.clone());
-    let mut coroutine = Coroutine::with_stack(stack, move |yielder, first: Large| {
+    let mut coroutine = StackCoroutine::new(stack, move |yielder, first: Large| {
         let mut sum = first[2047] + yielder.suspend(first)[2047];
         for n in 0..4 {
             sum += own.suspend(yielder, black_box([n; 2048]))[2047];
@@ -100,7 +100,7 @@ fn sweeps_beside_running_coroutines_take_nothing_that_is_alive() {
                     let mut coroutines: Vec<_> = (0..16)
                         .map(|n| {
                             let (stack, own) = (pool.take("worker").unwrap(), pool.clone());
-                            Coroutine::with_stack(stack, move |yielder, ()| {
+                            StackCoroutine::new(stack, move |yielder, ()| {
                                 for round in 0..300u64 {
                                     let local = black_box([worker * 1000 + n + round; 200]);
                                     let depth = 4096 * ((round + n) as usize % 24);
@@ -138,7 +138,7 @@ fn a_probe_gives_pages_before_they_are_used_and_refuses_beyond_the_stack() {
     let pool = StackPool::new(512 << 10, 1).unwrap();
     let stack = pool.take("probed").unwrap();
     let range = stack.range();
-    let mut coroutine = Coroutine::with_stack(stack, move |yielder, ()| {
+    let mut coroutine = StackCoroutine::new(stack, move |yielder, ()| {
         yielder.suspend(probe(128 << 10).is_ok());
         yielder.suspend(probe(1 << 20).is_err());
     });
@@ -182,4 +182,84 @@ fn a_thread_gives_the_pages_below_its_stack_pointer_back() {
     );
     go.send(()).unwrap();
     assert_eq!(thread.join(), Some(7 * 64 + dig(512 << 10, 0)));
+}
+
+/// The pool that the handler of single steps sweeps.
+static STEPPED: OnceLock<Arc<StackPool>> = OnceLock::new();
+
+/// Stacks that it swept.
+static STEPS_SWEPT: AtomicUsize = AtomicUsize::new(0);
+
+/// Uses more of the interrupted stack than the margin of a sweep, and sweeps its pool.
+extern "C" fn sweep_at_a_step(_: i32) {
+    let frame = black_box([0x5a_u8; 3 * PAGE]);
+    let swept = STEPPED.get().unwrap().sweep();
+    STEPS_SWEPT.fetch_add(swept, Ordering::Relaxed);
+    assert!(black_box(&frame).iter().all(|byte| *byte == 0x5a));
+}
+
+/// Sets or clears the trap flag: the processor raises SIGTRAP after each instruction.
+#[inline(always)]
+fn single_step(on: bool) {
+    // SAFETY: changes the trap flag alone; the test handles SIGTRAP.
+    unsafe {
+        std::arch::asm!(
+            "pushfq",
+            "and qword ptr [rsp], {keep}",
+            "or qword ptr [rsp], {flag}",
+            "popfq",
+            keep = in(reg) !0x100_u64,
+            flag = in(reg) u64::from(on) << 8,
+        );
+    }
+}
+
+#[test]
+fn a_sweep_at_any_step_of_a_switch_takes_no_stack_that_a_signal_handler_runs_on() {
+    let pool = STEPPED.get_or_init(|| StackPool::new(64 << 10, 1).unwrap());
+    let handler = sweep_at_a_step as extern "C" fn(i32);
+    // SAFETY: the handler calls nothing that the interrupted code, a switch of stacks, is in.
+    unsafe { libc::signal(libc::SIGTRAP, handler as usize) };
+    let mut coroutine = StackCoroutine::new(pool.take("stepped").unwrap(), |yielder, ()| {
+        for _ in 0..3 {
+            pool.suspend(yielder, ());
+        }
+    });
+    let mut waits = 0;
+    loop {
+        single_step(true);
+        let result = coroutine.resume(());
+        single_step(false);
+        match result {
+            CoroutineResult::Yield(()) => waits += 1,
+            CoroutineResult::Return(()) => break,
+        }
+    }
+    let swept = STEPS_SWEPT.load(Ordering::Relaxed);
+    assert_eq!((waits, swept), (3, 3));
+}
+
+/// Its destructor sweeps the pool, and says how many stacks that took pages of.
+struct SweepsAtDrop(Arc<StackPool>, Arc<AtomicUsize>);
+
+impl Drop for SweepsAtDrop {
+    fn drop(&mut self) {
+        let frame = black_box([0x77_u8; 3 * PAGE]);
+        self.1.store(self.0.sweep(), Ordering::Relaxed);
+        assert!(black_box(&frame).iter().all(|byte| *byte == 0x77));
+    }
+}
+
+#[test]
+fn a_sweep_takes_nothing_of_the_destructors_of_a_dropped_coroutine() {
+    let pool = StackPool::new(64 << 10, 1).unwrap();
+    let swept = Arc::new(AtomicUsize::new(usize::MAX));
+    let (own, sweeps) = (pool.clone(), SweepsAtDrop(pool.clone(), swept.clone()));
+    let mut coroutine = StackCoroutine::new(pool.take("dropped").unwrap(), move |yielder, ()| {
+        own.suspend(yielder, ());
+        drop(sweeps);
+    });
+    assert!(matches!(coroutine.resume(()), CoroutineResult::Yield(())));
+    drop(coroutine);
+    assert_eq!(swept.load(Ordering::Relaxed), 0);
 }

@@ -3,30 +3,41 @@
 //! | word | state |
 //! |---|---|
 //! | 0 | in use, or free |
-//! | pointer | waits, with its stack pointer |
+//! | pointer + 4 | in use: its code is about to wait, with this stack pointer |
+//! | pointer | waits |
 //! | pointer + 1 | waits, and a sweep takes its pages |
 //! | pointer + 2 | waits, and has been swept |
 //!
-//! Only its own code makes a stack wait and go on; a stack that is being swept goes on when the
-//! sweep is done with it. Stack pointers are multiples of 16.
+//! Its own code only notes the stack pointer. The code that resumes it, on another stack, makes it
+//! wait once it runs no more, and go on before it runs again: a signal handler may need the stack
+//! at any instruction of a switch. A stack that is being swept goes on when the sweep is done with
+//! it. Stack pointers are multiples of 16.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 const SWEEPING: usize = 1;
 const SWEPT: usize = 2;
-const FLAGS: usize = SWEEPING | SWEPT;
+const NOTED: usize = 4;
+const FLAGS: usize = SWEEPING | SWEPT | NOTED;
 
 #[derive(Default)]
 pub(super) struct IdleWord(AtomicUsize);
 
 impl IdleWord {
-    /// The stack waits with this pointer.
-    pub(super) fn wait(&self, pointer: usize) {
-        self.0.store(pointer & !15, Ordering::Release);
+    /// The stack's own code is about to wait, with this pointer.
+    pub(super) fn note(&self, pointer: usize) {
+        self.0.store(pointer & !15 | NOTED, Ordering::Relaxed);
     }
 
-    /// The stack goes on. Its code uses no more than the margin below the noted pointer before this
-    /// returns.
+    /// The stack waits, if its code has noted a pointer.
+    pub(super) fn wait(&self) {
+        let seen = self.0.load(Ordering::Relaxed);
+        if seen & NOTED != 0 {
+            self.0.store(seen & !FLAGS, Ordering::Release);
+        }
+    }
+
+    /// The stack goes on, or is free.
     pub(super) fn resume(&self) {
         loop {
             let seen = self.0.load(Ordering::Acquire);
@@ -68,14 +79,18 @@ mod tests {
     fn a_stack_that_waits_is_swept_once() {
         let word = IdleWord::default();
         assert_eq!(word.claim(), None);
-        word.wait(0x1230);
+        word.note(0x1230);
+        assert_eq!(word.claim(), None, "its code runs still");
+        word.wait();
         assert_eq!(word.claim(), Some(0x1230));
         assert_eq!(word.claim(), None, "one sweep at a time");
         word.swept();
         assert_eq!(word.claim(), None, "it did not run since");
         word.resume();
-        assert_eq!(word.claim(), None);
-        word.wait(0x1230);
+        word.wait();
+        assert_eq!(word.claim(), None, "it has noted no pointer since");
+        word.note(0x1230);
+        word.wait();
         assert_eq!(word.claim(), Some(0x1230));
     }
 
@@ -83,7 +98,8 @@ mod tests {
     fn a_stack_goes_on_only_after_its_sweep() {
         let word = IdleWord::default();
         for _ in 0..1000 {
-            word.wait(0x40);
+            word.note(0x40);
+            word.wait();
             let swept = std::sync::atomic::AtomicBool::new(false);
             std::thread::scope(|scope| {
                 assert_eq!(word.claim(), Some(0x40));

@@ -5,17 +5,20 @@
 //! faults: faults of stacks are never upcalls, which would need a stack themselves. A page below
 //! the stack pointer is dead, so an idle stack needs its upper pages only.
 //!
-//! - A coroutine waits by [`StackPool::suspend`], which notes its stack pointer;
-//!   [`StackPool::sweep`] takes the pages below from all stacks that wait.
+//! - A [`StackCoroutine`] waits by [`StackPool::suspend`], which notes its stack pointer;
+//!   [`StackPool::sweep`] takes the pages below from all stacks that wait. A stack that code runs on
+//!   does not wait: a signal handler or a destructor finds it whole.
 //! - A thread of [`StackThread`] calls [`recycle`] before it waits for long.
 //! - [`probe`] makes the stack grow before code that must not fault.
 //! - An access to the page below a stack is an overflow: a line on standard error names the stack,
 //!   and the signal goes on to the program's own handler, or ends it.
 
+mod coroutine;
 mod idle;
 mod pool;
 mod thread;
 
+pub use coroutine::StackCoroutine;
 pub use pool::{GrowableStack, StackPool};
 pub use thread::{StackThread, StackThreadError};
 

@@ -242,18 +242,20 @@ impl StackPool {
     }
 
     /// Suspends the running coroutine. Until it is resumed a sweep may take the pages below its
-    /// stack pointer.
+    /// stack pointer, if it is a [`StackCoroutine`](super::StackCoroutine).
     pub fn suspend<Input, Yield>(&self, yielder: &Yielder<Input, Yield>, value: Yield) -> Input {
         let pointer = stack_pointer();
-        let Some(index) = self.area.index_of(pointer) else {
-            return yielder.suspend(value);
-        };
-        let idle = &self.area.slots[index].idle;
-        // The margin has room for small values only.
-        idle.wait(pointer - VALUES * (size_of::<Yield>() + size_of::<Input>()));
-        let input = yielder.suspend(value);
-        idle.resume();
-        input
+        let index = self.area.index_of(pointer);
+        // The yielder lies on its coroutine's first stack: a stack further on waits for none.
+        let first = self.area.index_of(std::ptr::from_ref(yielder).addr());
+        if let Some(index) = index
+            && first == Some(index)
+        {
+            // The margin has room for small values only.
+            let values = VALUES * (size_of::<Yield>() + size_of::<Input>());
+            self.area.slots[index].idle.note(pointer - values);
+        }
+        yielder.suspend(value)
     }
 
     /// Takes the dead pages of all stacks that wait and were not swept since. Returns how many
@@ -293,6 +295,18 @@ impl StackPool {
     }
 }
 
+/// The word of a stack's slot.
+pub(super) struct SlotWord {
+    area: Arc<Area>,
+    index: usize,
+}
+
+impl SlotWord {
+    pub(super) fn get(&self) -> &IdleWord {
+        &self.area.slots[self.index].idle
+    }
+}
+
 /// A stack of a pool; dropping it gives its pages and its addresses back.
 pub struct GrowableStack {
     pool: Arc<StackPool>,
@@ -303,6 +317,13 @@ impl GrowableStack {
     /// Its addresses, the guard page not included.
     pub fn range(&self) -> Range<usize> {
         self.pool.area.stack(self.index)
+    }
+
+    pub(super) fn word(&self) -> SlotWord {
+        SlotWord {
+            area: self.pool.area.clone(),
+            index: self.index,
+        }
     }
 
     /// Pages that it has in memory now.
