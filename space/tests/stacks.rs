@@ -263,3 +263,35 @@ fn a_sweep_takes_nothing_of_the_destructors_of_a_dropped_coroutine() {
     drop(coroutine);
     assert_eq!(swept.load(Ordering::Relaxed), 0);
 }
+
+#[test]
+fn a_locked_stack_gives_its_pages_back_and_is_empty_for_its_next_owner() {
+    let pool = StackPool::new(256 << 10, 1).unwrap();
+    let (stack, own) = (pool.take("first").unwrap(), pool.clone());
+    let (at, len) = (stack.range().start, stack.range().len());
+    // As `mlockall` does, which is for a whole process.
+    // SAFETY: locking changes no contents.
+    let locked = unsafe { libc::mlock(std::ptr::with_exposed_provenance(at), len) };
+    assert_eq!(locked, 0, "{}", std::io::Error::last_os_error());
+    let pages = || {
+        let pagemap = translation::Pagemap::open(&translation::Capabilities::probe_fast()).unwrap();
+        pagemap.present_pages(at, len, &mut [0]).unwrap()
+    };
+    let mut coroutine = StackCoroutine::new(stack, move |yielder, ()| {
+        dig(128 << 10, 1);
+        own.suspend(yielder, ());
+        dig(128 << 10, 1);
+        recycle();
+        yielder.suspend(());
+        dig(128 << 10, 1);
+    });
+    coroutine.resume(());
+    assert_eq!((pages(), pool.sweep()), (len / PAGE, 1));
+    assert!(pages() <= 3, "{} pages after a sweep", pages());
+    coroutine.resume(());
+    assert!(pages() <= 3, "{} pages after a recycle", pages());
+    coroutine.resume(());
+    drop(coroutine);
+    let next = pool.take("second").unwrap();
+    assert_eq!((next.range().start, pages()), (at, 0));
+}

@@ -23,6 +23,7 @@ pub use pool::{GrowableStack, StackPool};
 pub use thread::{StackThread, StackThreadError};
 
 use crate::error::SpaceError;
+use rustix::io::Errno;
 use wired::PAGE;
 
 /// Bytes below the stack pointer that stay: the paper's 2 KiB. The frames between a noted stack
@@ -67,7 +68,20 @@ pub fn recycle() {
         let end = dead_below(pointer);
         if limit < end {
             // SAFETY: below the stack pointer and its margin nothing is alive.
-            let _ = unsafe { translation::discard(limit, end - limit) };
+            let _ = unsafe { give_back(limit, end - limit) };
         }
     }
+}
+
+/// Gives the pages of a range back, also those that `mlockall` keeps: a program that locks its memory
+/// takes faults on a stack that is fresh or was swept.
+///
+/// # Safety
+/// Nothing in the range is alive.
+unsafe fn give_back(addr: usize, len: usize) -> Result<(), Errno> {
+    // Linux 5.18; without it locked memory is EINVAL.
+    let advice = libc::MADV_DONTNEED_LOCKED;
+    // SAFETY: the caller's promise.
+    let answer = unsafe { wired::syscall::madvise(addr, len, advice) };
+    wired::syscall::checked(answer).map(|_| ())
 }

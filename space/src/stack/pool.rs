@@ -1,7 +1,7 @@
 //! A pool of stacks.
 
 use super::idle::IdleWord;
-use super::{dead_below, stack_pointer};
+use super::{dead_below, give_back, stack_pointer};
 use crate::error::SpaceError;
 use crate::registry::{self, FaultResolver, Registration};
 use corosensei::Yielder;
@@ -285,7 +285,13 @@ impl StackPool {
         let dead: Vec<_> = dead.filter(|piece| piece.len > 0).collect();
         // SAFETY: below the stack pointers and their margins nothing is alive, and the stacks wait
         // until their claims end.
-        let _ = unsafe { translation::discard_batch(&dead, &self.capabilities) };
+        let batch = unsafe { translation::discard_batch(&dead, &self.capabilities) };
+        if batch.is_err() {
+            for piece in &dead {
+                // SAFETY: as above.
+                let _ = unsafe { give_back(piece.addr, piece.len) };
+            }
+        }
         for (index, _) in claimed.iter() {
             self.area.slots[*index].idle.swept();
         }
@@ -357,7 +363,13 @@ impl Drop for GrowableStack {
         let range = self.range();
         self.pool.area.slots[self.index].idle.resume();
         // SAFETY: no code runs on the stack any more.
-        let _ = unsafe { translation::discard(range.start, range.len()) };
+        unsafe {
+            if give_back(range.start, range.len()).is_err() {
+                // The next owner sees nothing of this one.
+                let first = std::ptr::with_exposed_provenance_mut::<u8>(range.start);
+                first.write_bytes(0, range.len());
+            }
+        }
         let mut free = self
             .pool
             .free
