@@ -170,6 +170,14 @@ pub enum SpaceError {
     /// Every stack of a pool is in use.
     #[error("all {0} stacks of the pool are in use")]
     NoStack(usize),
+    /// A probe beyond the stack.
+    #[error(
+        "{bytes} bytes are not there below the stack pointer; probe for less, or make the stack larger"
+    )]
+    StackBytes {
+        /// Bytes that were asked for.
+        bytes: usize,
+    },
     /// Another library handles the faults outside stretches.
     #[error("the process has another handler of faults outside stretches")]
     HandlerTaken,

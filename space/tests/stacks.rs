@@ -135,21 +135,39 @@ fn sweeps_beside_running_coroutines_take_nothing_that_is_alive() {
 
 #[test]
 fn a_probe_gives_pages_before_they_are_used_and_refuses_beyond_the_stack() {
-    let pool = StackPool::new(512 << 10, 1).unwrap();
+    let pool = StackPool::new(512 << 10, 2).unwrap();
+    let below = pool.take("below").unwrap();
     let stack = pool.take("probed").unwrap();
     let range = stack.range();
     let mut coroutine = StackCoroutine::new(stack, move |yielder, ()| {
-        yielder.suspend(probe(128 << 10).is_ok());
-        yielder.suspend(probe(1 << 20).is_err());
+        yielder.suspend(probe(128 << 10));
+        yielder.suspend(probe(1 << 20));
+        yielder.suspend(probe(usize::MAX));
     });
-    assert!(matches!(coroutine.resume(()), CoroutineResult::Yield(true)));
+    assert!(matches!(
+        coroutine.resume(()),
+        CoroutineResult::Yield(Ok(()))
+    ));
     let pagemap = translation::Pagemap::open(&translation::Capabilities::probe_fast()).unwrap();
     let pages = pagemap
         .present_pages(range.start, range.len(), &mut [0; 2])
         .unwrap();
     assert!((32..40).contains(&pages), "{pages}");
-    assert!(matches!(coroutine.resume(()), CoroutineResult::Yield(true)));
+    for bytes in [1 << 20, usize::MAX] {
+        let Some(Err(error)) = coroutine.resume(()).as_yield() else {
+            panic!("probed {bytes} bytes");
+        };
+        assert_eq!(error.to_string(), too_far(bytes));
+    }
+    assert_eq!(below.resident_pages().unwrap(), 0);
     assert!(matches!(coroutine.resume(()), CoroutineResult::Return(())));
+    assert_eq!(probe(1 << 40).unwrap_err().to_string(), too_far(1 << 40));
+}
+
+fn too_far(bytes: usize) -> String {
+    format!(
+        "{bytes} bytes are not there below the stack pointer; probe for less, or make the stack larger"
+    )
 }
 
 #[test]

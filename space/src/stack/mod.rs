@@ -50,13 +50,20 @@ fn stack_pointer() -> usize {
 /// stack takes no fault.
 ///
 /// # Errors
-/// [`SpaceError::Translation`] where the stack has not so many bytes left: it would overflow.
+/// [`SpaceError::StackBytes`] where the stack has not so many bytes left: it would overflow.
+/// [`SpaceError::Translation`] where a stack of a pool gets no memory; on any other stack that is
+/// [`SpaceError::StackBytes`], too, and the main thread's has what it has grown by so far.
 #[inline(never)]
 pub fn probe(bytes: usize) -> Result<(), SpaceError> {
     let top = stack_pointer();
     let first = top.saturating_sub(bytes) & !(PAGE - 1);
     let end = top.next_multiple_of(PAGE);
-    Ok(translation::populate(first, end - first, true)?)
+    let too_far = SpaceError::StackBytes { bytes };
+    match pool::limit_of(top) {
+        Some(limit) if first < limit => Err(too_far),
+        Some(_) => Ok(translation::populate(first, end - first, true)?),
+        None => translation::populate(first, end - first, true).map_err(|_| too_far),
+    }
 }
 
 /// Gives back the pages below the calling thread's stack pointer, on a stack of a pool. On any
