@@ -170,6 +170,16 @@ pub enum SpaceError {
     /// Every stack of a pool is in use.
     #[error("all {0} stacks of the pool are in use")]
     NoStack(usize),
+    /// A pool without stacks, or of stacks that are too small.
+    #[error(
+        "invalid pool of {count} stacks of {bytes} bytes: expected 1 stack and 8192 bytes at least"
+    )]
+    StackPool {
+        /// Bytes of a stack.
+        bytes: usize,
+        /// Stacks.
+        count: usize,
+    },
     /// A probe beyond the stack.
     #[error(
         "{bytes} bytes are not there below the stack pointer; probe for less, or make the stack larger"

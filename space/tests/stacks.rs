@@ -171,6 +171,18 @@ fn too_far(bytes: usize) -> String {
 }
 
 #[test]
+fn a_pool_says_what_stacks_it_takes() {
+    for (bytes, count) in [(PAGE, 4), (64 << 10, 0)] {
+        assert_eq!(
+            StackPool::new(bytes, count).err().unwrap().to_string(),
+            format!(
+                "invalid pool of {count} stacks of {bytes} bytes: expected 1 stack and 8192 bytes at least"
+            )
+        );
+    }
+}
+
+#[test]
 fn a_thread_gives_the_pages_below_its_stack_pointer_back() {
     let pool = StackPool::new(1 << 20, 1).unwrap();
     let (used, used_by_thread) = std::sync::mpsc::channel();

@@ -177,12 +177,15 @@ impl StackPool {
     /// without memory. Each stack that was used counts twice towards `vm.max_map_count`.
     ///
     /// # Errors
-    /// [`SpaceError::Unaligned`], [`SpaceError::Overlap`] without the addresses,
-    /// [`SpaceError::TooMany`], [`SpaceError::HandlerTaken`].
+    /// [`SpaceError::Unaligned`], [`SpaceError::StackPool`], [`SpaceError::Overlap`] without the
+    /// addresses, [`SpaceError::TooMany`], [`SpaceError::HandlerTaken`].
     pub fn new(stack_bytes: usize, count: usize) -> Result<Arc<Self>, SpaceError> {
         crate::object::aligned("stack size", stack_bytes as u64)?;
         if stack_bytes < 2 * PAGE || count == 0 {
-            return Err(SpaceError::Empty { addr: 0 });
+            return Err(SpaceError::StackPool {
+                bytes: stack_bytes,
+                count,
+            });
         }
         let bytes = stack_bytes.saturating_add(PAGE).saturating_mul(count);
         let reservation = translation::reserve(None, bytes, false)?;
@@ -212,7 +215,7 @@ impl StackPool {
     /// A stack that is not in use; overflows are reported by `name`, of which 48 bytes are kept.
     ///
     /// # Errors
-    /// [`SpaceError::TooMany`] where all are in use, [`SpaceError::Translation`] with too many
+    /// [`SpaceError::NoStack`] where all are in use, [`SpaceError::Translation`] with too many
     /// mappings (`vm.max_map_count`).
     pub fn take(self: &Arc<Self>, name: &str) -> Result<GrowableStack, SpaceError> {
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
