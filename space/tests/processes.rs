@@ -142,6 +142,20 @@ fn an_overflow_names_its_stack() {
 }
 
 #[test]
+fn a_thread_of_a_pool_that_calls_pthread_exit_ends_the_process() {
+    let _alone = alone();
+    let ended = in_child(|| {
+        let pool = StackPool::new(128 << 10, 1).unwrap();
+        let work = || -> i32 {
+            // SAFETY: ends the process, which has no other thread that works.
+            unsafe { libc::pthread_exit(std::ptr::null_mut()) }
+        };
+        StackThread::spawn(&pool, "exits", work).unwrap().join()
+    });
+    assert_eq!(ended, Err(libc::SIGABRT));
+}
+
+#[test]
 fn a_child_of_a_fork_cannot_use_its_parents_space() {
     let _alone = alone();
     let space = space(64, 4);

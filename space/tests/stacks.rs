@@ -211,7 +211,7 @@ fn a_thread_gives_the_pages_below_its_stack_pointer_back() {
         stack.range().len() / PAGE
     );
     go.send(()).unwrap();
-    assert_eq!(thread.join(), Some(7 * 64 + dig(512 << 10, 0)));
+    assert_eq!(thread.join(), 7 * 64 + dig(512 << 10, 0));
 }
 
 /// The pool that the handler of single steps sweeps.

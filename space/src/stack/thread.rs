@@ -54,7 +54,8 @@ extern "C" fn run(work: *mut c_void) -> *mut c_void {
 
 impl<T: Send + 'static> StackThread<T> {
     /// Starts a thread on a stack of the pool, which has 64 KiB at least: the C library keeps the
-    /// thread's own data at its top. A panic of `work` ends the process.
+    /// thread's own data at its top. A panic of `work` ends the process, and so does `pthread_exit`
+    /// or `pthread_cancel`: frames of Rust are not to be unwound by them.
     pub fn spawn(
         pool: &Arc<StackPool>,
         name: &str,
@@ -103,13 +104,11 @@ impl<T: Send + 'static> StackThread<T> {
         self.stack.as_ref()
     }
 
-    /// Waits for the thread's end. None if it ended without a result (`pthread_exit`).
-    pub fn join(mut self) -> Option<T> {
+    /// Waits for the thread's end, and returns the result of its work.
+    pub fn join(mut self) -> T {
         self.wait();
-        self.result
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take()
+        let mut result = self.result.lock().unwrap_or_else(PoisonError::into_inner);
+        result.take().expect("a thread that ends has a result")
     }
 }
 
