@@ -49,7 +49,8 @@
 //! **Events.** The userfaultfd reports what its owner unmaps and moves. All messages are read before a fault
 //! is answered, and an operation that the kernel defers (EAGAIN: an event is unread) is tried again
 //! after the next messages. A request waits until its client's memory does not change: an event may be late, and would
-//! be taken for one of memory that the client has mapped at the same addresses since. A discarded mapping (MADV_DONTNEED) keeps the contents of shared memory;
+//! be taken for one of memory that the client has mapped at the same addresses since. No read waits, and a client that clears O_NONBLOCK
+//! of its userfaultfd again is dropped: poll reports that at all times. A discarded mapping (MADV_DONTNEED) keeps the contents of shared memory;
 //! [`requests::Change::Discard`] ends them (MADV_REMOVE), and removes each page once: no other process writes in between what would be lost.
 //!
 //! **Forks.** What a child inherits is kept for it before the kernel makes it ([`pending_children`]): its parent may be killed before

@@ -1,8 +1,9 @@
 //! What a tree's pager reads late, and what it keeps. The test process is pager and client: only the pager's own threads must not touch what it serves.
 
 use frames::{Contract, DomainId, Ledger};
-use manager::shared_memory::{Mailbox, Request, Responder, SharedMemoryParts, start};
+use manager::shared_memory::{Change, Mailbox, Request, Responder, SharedMemoryParts, start};
 use rustix::fd::OwnedFd;
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, channel};
@@ -180,9 +181,15 @@ fn touch(at: usize, version: u64) {
         // SAFETY: as above.
         unsafe { word(page).write_volatile(version + page as u64) };
     }
+    check(at, version);
+}
+
+/// Reads what [`touch`] wrote.
+fn check(at: usize, version: u64) {
     for page in 0..PAGES {
-        // SAFETY: as above.
-        let found = unsafe { word(page).read_volatile() };
+        let word = (at + page * PAGE) as *const u64;
+        // SAFETY: memory that the caller has mapped.
+        let found = unsafe { word.read_volatile() };
         assert_eq!(found, version + page as u64, "page {page}");
     }
 }
@@ -214,6 +221,38 @@ fn memory_is_served_where_other_memory_was_whose_end_is_read_late() {
     shared.succeeds();
     unmaps.join().unwrap().unwrap();
     touch(at, 2000);
+}
+
+/// O_NONBLOCK is the open file's: the process has the same one as its pager.
+#[test]
+fn a_process_whose_userfaultfd_blocks_holds_up_no_other_and_is_dropped_the_second_time() {
+    let _places = hold_places();
+    let Tree { mailbox, .. } = start_pager(Arc::default(), "ram:16M");
+    let own = uffd();
+    let sent = rustix::io::dup(&own).unwrap();
+    let (first, second) = (memory(), memory());
+    let [at, beside] = [&first, &second].map(|it| map(None, it));
+    share(&mailbox, (SLOT, Some(sent)), at, first).succeeds();
+    share(&mailbox, (OTHER, Some(uffd())), beside, second).succeeds();
+    let is_nonblocking = || fcntl_getfl(&own).unwrap().contains(OFlags::NONBLOCK);
+    let lock = || {
+        fcntl_setfl(&own, OFlags::empty()).unwrap();
+        request(&mailbox, |respond| Request::Change {
+            slot: SLOT,
+            change: Change::Lock(at..at + PAGE),
+            respond,
+        })
+    };
+    lock().succeeds();
+    wait_until(is_nonblocking);
+    touch(beside, 1);
+    lock().succeeds();
+    assert!(!is_nonblocking());
+    let more = memory();
+    let more_at = map(None, &more);
+    let refused = share(&mailbox, (SLOT, None), more_at, more);
+    assert!(refused.0.recv().unwrap().is_err(), "it is served still");
+    check(beside, 1);
 }
 
 /// Contents of pages from `at` on that no store compresses.

@@ -21,12 +21,12 @@ use crate::map::{MapError, Wake};
 use crate::message_slot::MessageSlot;
 use crate::register::{TranslationError, UNMAPPED, failed, is_memory_in_use, range};
 use crate::uapi;
-use crate::uffd_msg::{Fault, read_messages, read_now};
+use crate::uffd_msg::{Fault, read_now};
 use crate::userfault::{EntryKind, Userfault, UserfaultOptions};
 use linux_raw_sys::general as sys;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-use rustix::fs::OFlags;
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
 use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -96,6 +96,8 @@ pub struct ForeignUserfault {
     sleeps: AtomicBool,
     /// The thread that changes memory did not go on in time: operations are made once until it has, or another message is read.
     is_late: AtomicBool,
+    /// Another process has cleared O_NONBLOCK.
+    was_blocking: AtomicBool,
 }
 
 /// The name of a userfaultfd in `/proc/self/fd`.
@@ -116,13 +118,14 @@ impl ForeignUserfault {
     /// Takes a received descriptor over, and makes reads of it return at once.
     pub fn adopt(fd: OwnedFd) -> Result<Self, NotUserfault> {
         Self::check(&fd)?;
-        let flags = rustix::fs::fcntl_getfl(&fd).map_err(NotUserfault::Refused)?;
-        rustix::fs::fcntl_setfl(&fd, flags | OFlags::NONBLOCK).map_err(NotUserfault::Refused)?;
+        let flags = fcntl_getfl(&fd).map_err(NotUserfault::Refused)?;
+        fcntl_setfl(&fd, flags | OFlags::NONBLOCK).map_err(NotUserfault::Refused)?;
         let options = UserfaultOptions::default();
         Ok(Self {
             userfault: Userfault::from_owned(fd, EntryKind::Thread, &Capabilities::NONE, options),
             sleeps: AtomicBool::new(false),
             is_late: AtomicBool::new(false),
+            was_blocking: AtomicBool::new(false),
         })
     }
 
@@ -206,36 +209,51 @@ impl ForeignUserfault {
         self.settle(|| crate::map::all(len, mark))
     }
 
-    /// Reads pending messages into `out` until it is full, and returns how many there are. Zero: none
+    /// Reads pending messages into `out`, a batch at most, and returns how many there are. Zero: none
     /// is pending, wait with poll.
+    ///
+    /// # Errors
+    /// As for [`ForeignUserfault::read_into`].
     pub fn read(&self, out: &mut [Option<UffdMessage>]) -> Result<usize, Errno> {
-        let mut count = 0;
-        read_messages::<BATCH>(self.as_fd(), out.len(), |message| {
-            out[count] = Some(UffdMessage::decode(message));
-            count += 1;
-        })?;
-        self.note_read(count);
+        let slots: [_; BATCH] = std::array::from_fn(|_| MessageSlot::default());
+        let count = self.read_into(&slots[..out.len().min(BATCH)])?;
+        for (out, slot) in out.iter_mut().zip(&slots[..count]) {
+            *out = slot.message();
+        }
         Ok(count)
     }
 
     /// Reads pending messages into `slots`, which are empty, and returns how many there are. Where the slots' memory
     /// outlives this process and stays in RAM, so does what was read: the kernel writes a message before it can end
     /// the reader.
+    ///
+    /// # Errors
+    /// The kernel's, and `EBADFD` for a descriptor whose O_NONBLOCK another process has cleared twice.
     pub fn read_into(&self, slots: &[MessageSlot]) -> Result<usize, Errno> {
         let bytes = size_of_val(slots);
         let at = slots.as_ptr().cast_mut().cast::<u8>();
         // SAFETY: the slots' own memory, of any bytes; their owner, the caller, does not access them meanwhile.
         let buffer = unsafe { std::slice::from_raw_parts_mut(at, bytes) };
         let count = read_now(self.as_fd(), buffer)? / size_of::<MessageSlot>();
-        self.note_read(count);
+        match count {
+            0 => self.keep_nonblocking()?,
+            // The thread whose event was read may go on now.
+            _ => self.is_late.store(false, Ordering::Relaxed),
+        }
         Ok(count)
     }
 
-    /// The thread whose event was read may go on now.
-    fn note_read(&self, count: usize) {
-        if count > 0 {
-            self.is_late.store(false, Ordering::Relaxed);
+    /// Sets O_NONBLOCK, which the owner's descriptor shares, where it is clear: poll reports such a userfaultfd at all
+    /// times. An owner that clears it again and again would have its reader run without a pause.
+    fn keep_nonblocking(&self) -> Result<(), Errno> {
+        let flags = fcntl_getfl(self)?;
+        if flags.contains(OFlags::NONBLOCK) {
+            return Ok(());
         }
+        if self.was_blocking.swap(true, Ordering::Relaxed) {
+            return Err(Errno::BADFD);
+        }
+        fcntl_setfl(self, flags | OFlags::NONBLOCK)
     }
 
     /// Returns true if the owner requested events of discarded pages: the kernel then discards no page
