@@ -18,6 +18,18 @@ struct Mapped {
     is_locked: bool,
 }
 
+impl Mapped {
+    /// Returns true if another mapping, so many bytes behind this one's first, could be a part of it.
+    fn continues_with(&self, offset: usize, other: &Mapped) -> bool {
+        let next = Mapped {
+            bytes: other.bytes,
+            first: self.first + self.bytes / PAGE,
+            ..*self
+        };
+        offset == self.bytes && next == *other
+    }
+}
+
 /// The mappings of one process.
 #[derive(Clone, Debug, Default)]
 pub struct Mappings(BTreeMap<usize, Mapped>);
@@ -40,6 +52,27 @@ impl Mappings {
     pub fn set_locked(&mut self, range: &Range<usize>, is_locked: bool) {
         for (start, it) in self.cut(range.start, range.len()) {
             self.0.insert(start, Mapped { is_locked, ..it });
+        }
+        self.join(range);
+    }
+
+    /// Joins mappings in a range and beside it that continue each other: locks begin and end any number of times, and each
+    /// would leave its two cuts.
+    fn join(&mut self, range: &Range<usize>) {
+        let first = self.0.range(..range.start).next_back();
+        let first = first.map_or(range.start, |(start, _)| *start);
+        let parts = self.0.range(first..=range.end);
+        let parts: Vec<_> = parts.map(|(start, it)| (*start, *it)).collect();
+        let mut before: Option<(usize, Mapped)> = None;
+        for (start, it) in parts {
+            match &mut before {
+                Some((at, joined)) if joined.continues_with(start - *at, &it) => {
+                    joined.bytes += it.bytes;
+                    self.0.remove(&start);
+                    self.0.insert(*at, *joined);
+                }
+                _ => before = Some((start, it)),
+            }
         }
     }
 
@@ -135,7 +168,9 @@ impl Mappings {
         bytes: usize,
     ) -> impl Iterator<Item = (ObjectId, Range<usize>)> + '_ {
         let end = addr.saturating_add(bytes);
-        self.0.range(..end).filter_map(move |(start, it)| {
+        let first = self.0.range(..=addr).next_back();
+        let first = first.map_or(addr, |(start, _)| *start);
+        self.0.range(first..end).filter_map(move |(start, it)| {
             let (from, to) = (addr.max(*start), end.min(start + it.bytes));
             let page = |at: usize| it.first + (at - start) / PAGE;
             (from < to).then(|| (it.object, page(from)..page(to)))
@@ -176,6 +211,36 @@ mod tests {
         assert_eq!(it.find(15 * PAGE), Some((7, 105)));
         let places: Vec<_> = it.places(7, 101..106).collect();
         assert_eq!(places, [(11 * PAGE, 2 * PAGE), (15 * PAGE, PAGE)]);
+    }
+
+    #[test]
+    fn a_lock_that_has_ended_leaves_no_cut() {
+        let mut it = Mappings::default();
+        for (addr, object, first) in [(0, 7, 100), (50, 7, 150), (100, 7, 201), (150, 8, 251)] {
+            it.insert(addr * PAGE, 50 * PAGE, object, first);
+        }
+        for page in [10, 49, 60, 99, 100, 149, 150] {
+            it.set_locked(&(page * PAGE..(page + 1) * PAGE), true);
+        }
+        assert_eq!(
+            it.locked_pages(7),
+            [110..111, 149..150, 160..161, 199..200, 201..202, 250..251]
+        );
+        for page in [10, 49, 60, 99, 100, 149, 150] {
+            it.set_locked(&(page * PAGE..(page + 1) * PAGE), false);
+        }
+        // What continues the pages before is one with them.
+        let left: Vec<_> = it
+            .iter()
+            .map(|(addr, len, _)| (addr / PAGE, len / PAGE))
+            .collect();
+        assert_eq!(left, [(0, 100), (100, 50), (150, 50)]);
+        it.insert(300 * PAGE, 50 * PAGE, 9, 0);
+        for page in 300..350 {
+            it.set_locked(&(page * PAGE..(page + 1) * PAGE), true);
+        }
+        assert!(it.locked_pages(9).into_iter().flatten().eq(0..50));
+        assert_eq!(it.iter().count(), 4);
     }
 
     /// Pages by address, as the kernel's own record would have them, and whether each is locked.
@@ -229,6 +294,10 @@ mod tests {
                     let found = model.get(&page).map(|(object, page, _)| (*object, *page));
                     prop_assert_eq!(it.find(page * PAGE), found);
                 }
+                let (from, bytes) = (at * PAGE, pages * PAGE);
+                let part: Vec<_> = it.pages_in(from, bytes).flat_map(|(object, pages)| pages.map(move |page| (object, page))).collect();
+                let expected: Vec<_> = (at..at + pages).filter_map(|page| model.get(&page)).map(|(object, page, _)| (*object, *page)).collect();
+                prop_assert_eq!(part, expected);
                 for object in 0..OBJECTS {
                     let locked = it.locked_pages(object);
                     let pages: usize = locked.iter().map(|pages| pages.len()).sum();
