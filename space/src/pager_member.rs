@@ -7,7 +7,9 @@ use crate::pager_protocol::{PagerReply, PagerRequest, receive, send};
 use host::fd_reaper::PeerFd;
 use manager::shared_memory::clients::SlotIndex;
 use manager::shared_memory::{Change, Request};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::fstat;
+use rustix::io::fcntl_dupfd_cloexec;
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -17,12 +19,20 @@ use translation::ForeignUserfault;
 const ANCHORS: SlotIndex = 1;
 const FIRST: SlotIndex = 2;
 
+/// How often a process that requests nothing is looked at.
+const CHECK: Timespec = Timespec {
+    tv_sec: 1,
+    tv_nsec: 0,
+};
+
 /// A process with a connection.
 pub(crate) struct PagerMember {
     state: Arc<PagerState>,
     slot: SlotIndex,
     /// Its userfaultfd, until the pager has it.
     userfault: Option<OwnedFd>,
+    /// Its memory.
+    memory: Option<ForeignUserfault>,
     /// Objects that it holds, and how many times.
     holds: BTreeMap<u32, usize>,
 }
@@ -38,13 +48,17 @@ impl PagerMember {
             state,
             slot,
             userfault: None,
+            memory: None,
             holds: BTreeMap::new(),
         })
     }
 
-    /// Serves requests until the connection ends, or has another message.
+    /// Serves requests until the connection ends or has another message, or no process has the memory of the one that
+    /// joined: a child of it may have the connection still.
     pub(crate) fn serve(&mut self, socket: &OwnedFd) {
-        while let Ok(Some((request, descriptor))) = receive(socket) {
+        while self.awaits_request(socket)
+            && let Ok(Some((request, descriptor))) = receive(socket)
+        {
             let reply = self
                 .perform(request, descriptor)
                 .unwrap_or_else(|why| PagerReply::refused(&why.to_string()));
@@ -52,6 +66,19 @@ impl PagerMember {
                 return;
             }
         }
+    }
+
+    /// Waits for a request. Returns false once the process's memory has ended. The lock of that memory, which the process
+    /// may hold for as long as it likes, is waited for by this thread alone.
+    fn awaits_request(&self, socket: &OwnedFd) -> bool {
+        let mut ready = [PollFd::new(socket, PollFlags::IN)];
+        while poll(&mut ready, Some(&CHECK)) == Ok(0) {
+            let memory = self.memory.as_ref();
+            if memory.is_some_and(|it| !it.is_owner_alive()) {
+                return false;
+            }
+        }
+        true
     }
 
     fn perform(
@@ -71,7 +98,12 @@ impl PagerMember {
                 let userfault = descriptor.ok_or_else(lacks)?;
                 let checked = ForeignUserfault::check(&userfault);
                 checked.map_err(|why| SpaceError::Pager(why.to_string()))?;
-                self.userfault = Some(userfault.into_owned());
+                let userfault = userfault.into_owned();
+                let memory =
+                    fcntl_dupfd_cloexec(&userfault, 0).map_err(SpaceError::system("fcntl"))?;
+                let memory = ForeignUserfault::adopt(memory);
+                self.memory = Some(memory.map_err(|why| SpaceError::Pager(why.to_string()))?);
+                self.userfault = Some(userfault);
             }
             PagerRequest::Create => return self.create(memory(descriptor.ok_or_else(lacks)?)?),
             PagerRequest::Hold => return self.hold(&memory(descriptor.ok_or_else(lacks)?)?),

@@ -2,6 +2,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod members;
 mod pager;
 
 use common::{PAGE, alone, bytes, fork, read_write, sockets, wait};
