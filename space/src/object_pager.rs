@@ -107,8 +107,7 @@ impl ObjectPager {
     }
 
     /// A connection, for [`PagedMemory::new`](crate::PagedMemory::new) in this process or another. A child of a fork has
-    /// both ends, so it does not see the pager's end: send it the socket, or make the pair outside the pager's process and
-    /// give one end to [`ObjectPager::serve`].
+    /// both ends, and sees the pager's end by a pidfd alone, which needs Linux 5.3.
     ///
     /// # Errors
     /// The kernel's error.

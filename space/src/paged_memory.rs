@@ -11,6 +11,7 @@ use crate::object::{MemoryObject, aligned};
 use crate::object_pager::open_userfault;
 use crate::pager_protocol::{PagerReply, PagerRequest, receive, send};
 use crate::service_thread;
+use host::fd_reaper::PeerFd;
 use manager::shared_memory::LEAST_BYTES;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{Shutdown, shutdown};
@@ -49,16 +50,18 @@ impl PagedMemory {
         let socket = Arc::new(socket);
         let holds = Arc::new(AtomicUsize::new(0));
         let (watched, held) = (socket.clone(), holds.clone());
-        let watch = move || abort_with_pager(&watched, &held);
-        let connection = PagerConnection {
+        let mut connection = PagerConnection {
             fork_guard,
             socket: Mutex::new(socket),
-            watcher: Some(service_thread::spawn("selfpage-watch", watch)?),
+            watcher: None,
             holds,
             userfault,
         };
         let descriptor = Some(connection.userfault.as_fd());
-        connection.request(PagerRequest::Join, descriptor)?;
+        let (_, process) = connection.transact(PagerRequest::Join, descriptor)?;
+        let process = process.map(PeerFd::into_owned);
+        let watch = move || abort_with_pager(&watched, process.as_ref(), &held);
+        connection.watcher = Some(service_thread::spawn("selfpage-watch", watch)?);
         let connection = Arc::new(connection);
         Ok(Self { connection })
     }
@@ -126,6 +129,15 @@ impl PagerConnection {
         request: PagerRequest,
         descriptor: Option<BorrowedFd<'_>>,
     ) -> Result<PagerReply, SpaceError> {
+        self.transact(request, descriptor).map(|(reply, _)| reply)
+    }
+
+    /// Sends a request, and returns the reply with the descriptor that came along.
+    fn transact(
+        &self,
+        request: PagerRequest,
+        descriptor: Option<BorrowedFd<'_>>,
+    ) -> Result<(PagerReply, Option<PeerFd>), SpaceError> {
         if !self.fork_guard.is_same_process() {
             let why = "the connection is its parent's: a child of a fork makes its own";
             return Err(SpaceError::Pager(why.into()));
@@ -134,7 +146,7 @@ impl PagerConnection {
         send(&socket, &request, descriptor)?;
         match receive(&socket)? {
             Some((PagerReply::Refused(why), _)) => Err(SpaceError::Pager(why)),
-            Some((reply, _)) => Ok(reply),
+            Some(reply) => Ok(reply),
             None => Err(SpaceError::Pager("it has ended".into())),
         }
     }
@@ -154,14 +166,18 @@ impl Drop for PagerConnection {
     }
 }
 
-/// Ends the process when its pager has ended, if it has objects of it.
-fn abort_with_pager(socket: &OwnedFd, holds: &AtomicUsize) {
-    let mut fds = [PollFd::new(socket, PollFlags::RDHUP)];
+/// Ends the process when its pager has ended, if it has objects of it. The pager's end of the socket may outlive it in a
+/// child of a fork.
+fn abort_with_pager(socket: &OwnedFd, process: Option<&OwnedFd>, holds: &AtomicUsize) {
+    let mut fds = vec![PollFd::new(socket, PollFlags::RDHUP)];
+    fds.extend(process.map(|process| PollFd::new(process, PollFlags::IN)));
     while !matches!(poll(&mut fds, None), Ok(1..)) {}
     if holds.load(Ordering::SeqCst) > 0 {
         eprintln!("selfpage: the pager of this process's memory objects has ended, and so does it");
         std::process::abort();
     }
+    // A request that waits for its reply fails.
+    let _ = shutdown(socket, Shutdown::Both);
 }
 
 /// A hold of an object. Dropping it ends the hold.

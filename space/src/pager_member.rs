@@ -10,6 +10,7 @@ use manager::shared_memory::{Change, Request};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::fstat;
 use rustix::io::fcntl_dupfd_cloexec;
+use rustix::process::{PidfdFlags, getpid, pidfd_open};
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -59,10 +60,12 @@ impl PagerMember {
         while self.awaits_request(socket)
             && let Ok(Some((request, descriptor))) = receive(socket)
         {
+            let joins = request == PagerRequest::Join;
+            let process = joins.then(own_process).flatten();
             let reply = self
                 .perform(request, descriptor)
                 .unwrap_or_else(|why| PagerReply::refused(&why.to_string()));
-            if send(socket, &reply, None).is_err() {
+            if send(socket, &reply, process.as_ref().map(AsFd::as_fd)).is_err() {
                 return;
             }
         }
@@ -223,6 +226,11 @@ impl Drop for PagerMember {
         self.state.mailbox.send(Request::End { slot });
         self.state.objects().slots.remove(&slot);
     }
+}
+
+/// A pidfd of this process, where the kernel gives one.
+fn own_process() -> Option<OwnedFd> {
+    pidfd_open(getpid(), PidfdFlags::empty()).ok()
 }
 
 #[cfg(test)]

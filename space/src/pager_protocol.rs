@@ -56,6 +56,7 @@ pub(crate) enum PagerRequest {
 /// Its result.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum PagerReply {
+    /// To `Join` with a pidfd of the pager's process, where the kernel gives one.
     Done,
     /// The number of the object.
     Object(u32),

@@ -1,7 +1,7 @@
 //! What a process of a pager leaves to the others, and what remains when one of them ends that has forked.
 
 use crate::common::{PAGE, alone, fork, in_child, read_write, sockets, wait};
-use crate::pager::{FRAMES, SIZE};
+use crate::pager::{FRAMES, PAGES, Pager, SIZE, check, hear, say, write};
 use selfpage::Contract;
 use space::{AddressSpace, ObjectPager, PagedMemory};
 use std::os::fd::OwnedFd;
@@ -73,4 +73,44 @@ fn a_killed_process_gives_its_objects_and_pins_back_though_its_child_lives() {
         0
     });
     assert_eq!(ended, Ok(0));
+}
+
+/// The child has the pager's end of each connection.
+#[test]
+fn the_end_of_a_pager_whose_child_lives_ends_processes_with_objects_and_requests_of_others() {
+    let _alone = alone();
+    let (ours, theirs) = sockets();
+    let mut pager = Pager::start_with(2, || send_pid(&theirs, fork_idle()));
+    let child = receive_pid(&ours);
+    let connection = pager.connections.pop().unwrap();
+    // An alarm ends them where nothing else does.
+    let user = fork(|| {
+        // SAFETY: no handler is set; below, too.
+        unsafe { libc::alarm(30) };
+        let memory = PagedMemory::new(connection).unwrap();
+        let object = memory.create(SIZE as u64).unwrap();
+        let space = AddressSpace::without_domain(4).unwrap();
+        let at = space.map(None, SIZE, &object, 0, read_write()).unwrap();
+        write(at, 0..PAGES, 3);
+        say(&theirs);
+        loop {
+            check(at, 0..PAGES, 3);
+        }
+    });
+    hear(&ours);
+    let connection = pager.connections.pop().unwrap();
+    let idle = fork(|| {
+        // SAFETY: as above.
+        unsafe { libc::alarm(30) };
+        let memory = PagedMemory::new(connection).unwrap();
+        say(&theirs);
+        hear(&theirs);
+        i32::from(memory.create(SIZE as u64).is_ok())
+    });
+    hear(&ours);
+    pager.kill();
+    say(&ours);
+    let ended = [user, idle].map(wait);
+    kill(child);
+    assert_eq!(ended, [Err(libc::SIGABRT), Ok(0)]);
 }

@@ -20,6 +20,11 @@ pub struct Pager {
 impl Pager {
     /// A pager, with so many connections.
     pub fn start(connections: usize) -> Self {
+        Self::start_with(connections, || {})
+    }
+
+    /// The same; the pager's process does something else first.
+    pub fn start_with(connections: usize, begin: impl FnOnce()) -> Self {
         let pairs: Vec<_> = (0..connections).map(|_| sockets()).collect();
         let pairs = RefCell::new(pairs);
         let pid = fork(|| {
@@ -29,6 +34,7 @@ impl Pager {
             for (_, theirs) in &pairs {
                 pager.serve(theirs.try_clone().unwrap()).unwrap();
             }
+            begin();
             // The copies of this process would keep connections open.
             for (ours, theirs) in pairs {
                 drop((ours, theirs));
