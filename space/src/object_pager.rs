@@ -17,13 +17,18 @@ use crate::service_thread;
 use frames::{Contract, DomainId, Ledger};
 use host::seqpacket;
 use manager::shared_memory::clients::SlotIndex;
+use manager::shared_memory::object::most_objects;
 use manager::shared_memory::{Mailbox, Request, Responder, SharedMemoryParts};
+use rustix::process::{Resource, getrlimit};
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
 use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use store::{SharedStore, StoreConfig};
 use translation::{Capabilities, EntryKind, Userfault, UserfaultOptions};
+
+/// Addresses of a process on x86-64, in bytes.
+const ADDRESSES: usize = 1 << 47;
 
 /// Pages memory objects, for this process and others. Its threads are this process's, so paging ends with the process;
 /// [`PagedMemory`](crate::PagedMemory) describes what happens to the other processes then.
@@ -51,7 +56,9 @@ pub(crate) struct HeldObject {
     /// Its memory's file system, and inode there.
     pub(crate) device: u64,
     pub(crate) inode: u64,
-    pub(crate) _anchor: Anchor,
+    pub(crate) anchor: Anchor,
+    /// The process that made it, while it has its connection.
+    pub(crate) maker: Option<SlotIndex>,
     pub(crate) holds: usize,
 }
 
@@ -130,6 +137,43 @@ impl ObjectPager {
     pub fn frames_in_use(&self) -> u32 {
         let stats = self.state.ledger.stats(self.state.domain);
         stats.map_or(0, |domain| domain.n.saturating_sub(domain.unused))
+    }
+}
+
+impl Objects {
+    /// Checks that a process, with one more object of `len` bytes, has no more objects and addresses than it leaves to
+    /// others: a process that takes all that it gets takes half.
+    ///
+    /// # Errors
+    /// [`SpaceError::Pager`].
+    pub(crate) fn check_share(&self, slot: SlotIndex, len: usize) -> Result<(), SpaceError> {
+        let all = || self.by_number.values();
+        let own = || all().filter(|it| it.maker == Some(slot));
+        let check = |what, limit, own: usize, all: usize, one: usize, most: usize| {
+            let (own, left) = (own + one, most.saturating_sub(all.saturating_add(one)));
+            if own <= left {
+                return Ok(());
+            }
+            Err(SpaceError::Pager(format!(
+                "{own} {what} would be one process's, and {left} left to all others, which is less; \
+                 see `ulimit {limit}` of the pager's process"
+            )))
+        };
+        let most = most_objects();
+        check("objects", "-n", own().count(), all().count(), 1, most)?;
+        let limit = getrlimit(Resource::As).current;
+        let most = limit.map_or(ADDRESSES, |limit| ADDRESSES.min(limit as usize));
+        let bytes = |it: &HeldObject| it.anchor.len();
+        let (own, all) = (own().map(bytes).sum(), all().map(bytes).sum());
+        check("bytes of addresses", "-v", own, all, len, most)
+    }
+
+    /// Ends what is a process's, whose connection has ended.
+    pub(crate) fn free_slot(&mut self, slot: SlotIndex) {
+        let all = self.by_number.values_mut();
+        let own = all.filter(|it| it.maker == Some(slot));
+        own.for_each(|it| it.maker = None);
+        self.slots.remove(&slot);
     }
 }
 

@@ -64,7 +64,7 @@ impl PagerMember {
             let process = joins.then(own_process).flatten();
             let reply = self
                 .perform(request, descriptor)
-                .unwrap_or_else(|why| PagerReply::refused(&why.to_string()));
+                .unwrap_or_else(|why| PagerReply::refused(&why));
             if send(socket, &reply, process.as_ref().map(AsFd::as_fd)).is_err() {
                 return;
             }
@@ -126,6 +126,7 @@ impl PagerMember {
     fn create(&mut self, memory: OwnedFd) -> Result<PagerReply, SpaceError> {
         let stat = fstat(&memory).map_err(SpaceError::system("fstat"))?;
         let mut objects = self.state.objects();
+        objects.check_share(self.slot, stat.st_size as usize)?;
         let anchor = Anchor::new(memory.as_fd(), stat.st_size as usize)?;
         let uffd = objects.userfault.take();
         let (addr, len) = (anchor.addr(), anchor.len());
@@ -142,7 +143,8 @@ impl PagerMember {
         let held = HeldObject {
             device: stat.st_dev,
             inode: stat.st_ino,
-            _anchor: anchor,
+            anchor,
+            maker: Some(self.slot),
             holds: 1,
         };
         objects.by_number.insert(number, held);
@@ -224,7 +226,7 @@ impl Drop for PagerMember {
         }
         let slot = self.slot;
         self.state.mailbox.send(Request::End { slot });
-        self.state.objects().slots.remove(&slot);
+        self.state.objects().free_slot(slot);
     }
 }
 

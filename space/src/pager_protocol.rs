@@ -64,7 +64,12 @@ pub(crate) enum PagerReply {
 }
 
 impl PagerReply {
-    pub(crate) fn refused(why: &str) -> Self {
+    pub(crate) fn refused(why: &SpaceError) -> Self {
+        let why = match why {
+            // The process that receives it adds that it is the pager's.
+            SpaceError::Pager(why) => why.clone(),
+            why => why.to_string(),
+        };
         let cut = (0..=REASON.min(why.len()))
             .rev()
             .find(|at| why.is_char_boundary(*at));

@@ -55,7 +55,7 @@ impl MappedObjects {
         let most = most_objects();
         if self.objects.len() >= most {
             return Err(format!(
-                "the tree shares {most} ranges of memory already, a quarter of `ulimit -n` or {MOST_OBJECTS} at most"
+                "{most} ranges of memory are shared already, a quarter of `ulimit -n` or {MOST_OBJECTS} at most"
             ));
         }
         let object = Object::new(memory, len / PAGE, self.locked.clone());

@@ -2,8 +2,9 @@
 
 use crate::common::{PAGE, alone, fork, in_child, read_write, sockets, wait};
 use crate::pager::{FRAMES, PAGES, Pager, SIZE, check, hear, say, write};
+use rustix::process::{Resource, Rlimit, setrlimit};
 use selfpage::Contract;
-use space::{AddressSpace, ObjectPager, PagedMemory};
+use space::{AddressSpace, MemoryObject, ObjectPager, PagedMemory};
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
@@ -113,4 +114,47 @@ fn the_end_of_a_pager_whose_child_lives_ends_processes_with_objects_and_requests
     let ended = [user, idle].map(wait);
     kill(child);
     assert_eq!(ended, [Err(libc::SIGABRT), Ok(0)]);
+}
+
+/// Creates objects until the pager refuses one of `least` bytes; halves the size where it refuses.
+fn take_all(memory: &PagedMemory, mut size: u64, least: u64) -> (Vec<MemoryObject>, String) {
+    let mut objects = Vec::new();
+    loop {
+        match memory.create(size) {
+            Ok(object) => objects.push(object),
+            Err(why) if size == least => return (objects, why.to_string()),
+            Err(_) => size /= 2,
+        }
+    }
+}
+
+#[test]
+fn a_process_that_takes_all_it_gets_leaves_objects_and_addresses_to_others() {
+    let _alone = alone();
+    const DESCRIPTORS: u64 = 1024;
+    const LEAST: u64 = 64 << 10;
+    let ended = in_child(|| {
+        let limit = Some(DESCRIPTORS);
+        let (current, maximum) = (limit, limit);
+        setrlimit(Resource::Nofile, Rlimit { current, maximum }).unwrap();
+        let pager = ObjectPager::start(Contract::from(FRAMES), &"ram:64M".parse().unwrap());
+        let pager = pager.unwrap();
+        let [first, second] = [0; 2].map(|_| PagedMemory::new(pager.connect().unwrap()).unwrap());
+        for size in [LEAST, 1 << 46] {
+            let (objects, why) = take_all(&first, size, LEAST);
+            assert!(!objects.is_empty());
+            assert_eq!(
+                why.matches("the pager of memory objects").count(),
+                1,
+                "{why}"
+            );
+            second.create(SIZE as u64).unwrap();
+            drop(objects);
+        }
+        let own = second.create(SIZE as u64).unwrap();
+        first.create(SIZE as u64).unwrap();
+        drop(own);
+        0
+    });
+    assert_eq!(ended, Ok(0));
 }
