@@ -206,8 +206,8 @@ impl AddressSpace {
     ///
     /// # Errors
     /// [`SpaceError::State`] for reserved pages, [`SpaceError::Stretch`] where the domain has too
-    /// few frames, [`SpaceError::VtlbFull`], [`SpaceError::Translation`] for an object without
-    /// memory there. Nothing is pinned then.
+    /// few frames, [`SpaceError::VtlbFull`], [`SpaceError::PinsFull`], [`SpaceError::Translation`]
+    /// for an object without memory there. Nothing is pinned then.
     pub fn pin(&self, addr: usize, size: usize) -> Result<PinnedRange<'_>, SpaceError> {
         PinnedRange::new(self, addr, size)
     }

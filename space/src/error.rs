@@ -134,6 +134,16 @@ pub enum SpaceError {
         /// The bound.
         bound: usize,
     },
+    /// Every part of a mapping that pins may have is pinned.
+    #[error(
+        "{pinned} parts of mappings are pinned, of {most} that may be: the others stay free for misses; pin fewer and larger ranges, or give the space a larger bound"
+    )]
+    PinsFull {
+        /// Parts pinned, of 2 MiB at most.
+        pinned: usize,
+        /// The most that may be.
+        most: usize,
+    },
     /// A VTLB budget that cannot be.
     #[error(
         "invalid VTLB budget of {pages} page-table pages for {spaces} spaces: expected 1 to 256 spaces, and 2 pages for each to 4096 in all"

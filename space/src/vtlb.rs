@@ -17,7 +17,6 @@ use crate::saved_copies;
 use crate::vtlb_budget::GUARANTEED;
 use crate::vtlb_entries::{Piece, VtlbEntries, table_range};
 use crate::vtlb_stats::VtlbStats;
-use rustix::io::Errno;
 use std::ops::Range;
 use translation::{Access, Capabilities, Pagemap, Reservation, Sharing, TranslationError};
 use wired::{HUGE_RANGE, clock};
@@ -27,7 +26,7 @@ use wired::{HUGE_RANGE, clock};
 pub(crate) const MOST_PAGES: usize = 4096;
 
 /// A range may have several pieces, such as the buffers of many clients: so many for each page of
-/// the bound on average, and at least [`FEWEST_PIECES`] in all.
+/// the bound on average, and at least [`FEWEST_PIECES`] in all. Pins leave as many to misses.
 const PIECES_PER_PAGE: usize = 16;
 const FEWEST_PIECES: usize = 1024;
 
@@ -78,21 +77,12 @@ impl Vtlb {
         let Kind::Mapped(mapping) = piece.kind else {
             unreachable!("only mapped regions are entered");
         };
-        let has_table = self.entries.has_table(table);
-        let full = !has_table && !self.limit.allows(self.stats.pages + 1);
+        let full = !self.entries.has_table(table) && !self.limit.allows(self.stats.pages + 1);
         if full || self.entries.is_full() {
             self.recycle(table, full)?;
         }
-        if self.entries.is_full() {
-            // Pins hold them all: another one would allocate.
-            return Err(TranslationError {
-                operation: "entering a mapping beside pinned ones",
-                addr: piece.start,
-                len: piece.end - piece.start,
-                errno: Errno::NOMEM,
-            });
-        }
-        if !has_table {
+        self.make_room()?;
+        if !self.entries.has_table(table) {
             self.stats.pages += 1;
             self.stats.peak_pages = self.stats.peak_pages.max(self.stats.pages);
         }
@@ -196,6 +186,15 @@ impl Vtlb {
         };
         self.stats.recycled += 1;
         self.remove_pieces(&table_range(table))
+    }
+
+    /// Hides the oldest piece without pins where the list is full of pieces in ranges with pins. Pins
+    /// leave [`PIECES_PER_PAGE`].
+    fn make_room(&mut self) -> Result<(), TranslationError> {
+        while let (true, Some(oldest)) = (self.entries.is_full(), self.entries.oldest_piece()) {
+            self.save_and_release(&oldest)?;
+        }
+        Ok(())
     }
 
     /// Gives `count` pages back to the budget: the oldest ranges, beyond the guaranteed pages.
@@ -339,25 +338,28 @@ impl Vtlb {
                 bound,
             });
         }
-        let entered = self.enter_pinned(region);
+        let mut at = region.start;
+        let mut entered = Ok(());
+        while at < region.end && entered.is_ok() {
+            entered = self.enter_pinned(region, at).map(|end| at = end);
+        }
+        if entered.is_err() && region.start < at {
+            self.entries.unpin(&(region.start..at));
+        }
+        self.age_published = false;
         self.settle();
-        Ok(entered?)
+        entered
     }
 
-    fn enter_pinned(&mut self, region: &Region) -> Result<(), TranslationError> {
-        let mut at = region.start;
-        while at < region.end {
-            let index = match self.enter(region, at) {
-                Ok(index) => index,
-                Err(error) => {
-                    self.entries.unpin(&(region.start..at));
-                    return Err(error);
-                }
-            };
-            self.age_published = false;
-            at = self.entries.pin(index).end;
+    /// Enters the piece of `addr` and pins it. Returns its end.
+    fn enter_pinned(&mut self, region: &Region, addr: usize) -> Result<usize, SpaceError> {
+        let (pinned, places) = self.entries.pinned();
+        let most = places - PIECES_PER_PAGE;
+        if pinned >= most {
+            return Err(SpaceError::PinsFull { pinned, most });
         }
-        Ok(())
+        let index = self.enter(region, addr)?;
+        Ok(self.entries.pin(index).end)
     }
 
     /// Undoes [`Vtlb::pin`].

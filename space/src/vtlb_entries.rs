@@ -30,8 +30,8 @@ impl Piece {
 pub(crate) struct VtlbEntries {
     pieces: Vec<Piece>,
     most: usize,
-    /// Pins in all.
-    pins: usize,
+    /// Pieces with pins.
+    pinned: usize,
 }
 
 impl VtlbEntries {
@@ -39,12 +39,17 @@ impl VtlbEntries {
         Self {
             pieces: Vec::with_capacity(most),
             most,
-            pins: 0,
+            pinned: 0,
         }
     }
 
     pub(crate) fn is_full(&self) -> bool {
         self.pieces.len() >= self.most
+    }
+
+    /// Pieces with pins, and the most pieces that there may be.
+    pub(crate) fn pinned(&self) -> (usize, usize) {
+        (self.pinned, self.most)
     }
 
     pub(crate) fn index_of(&self, addr: usize) -> Option<usize> {
@@ -80,6 +85,12 @@ impl VtlbEntries {
             .min_by_key(|(_, entered)| *entered)
     }
 
+    /// The oldest piece without pins.
+    pub(crate) fn oldest_piece(&self) -> Option<Region> {
+        let without_pins = self.pieces.iter().filter(|piece| piece.pins == 0);
+        Some(without_pins.min_by_key(|piece| piece.entered)?.region)
+    }
+
     /// The first entry that overlaps `range`.
     pub(crate) fn first_in(&self, range: &Range<usize>) -> Option<Piece> {
         let piece = self.pieces.get(self.first_after(range.start))?;
@@ -104,7 +115,7 @@ impl VtlbEntries {
             .tables()
             .filter(|pieces| pieces.iter().any(|p| p.pins > 0));
         let (mut pinned, mut needed) = (0, asked.len());
-        if self.pins == 0 {
+        if self.pinned == 0 {
             return (pinned, needed);
         }
         for pieces in held {
@@ -123,21 +134,22 @@ impl VtlbEntries {
 
     pub(crate) fn remove(&mut self, index: usize) -> Piece {
         let piece = self.pieces.remove(index);
-        self.pins -= piece.pins as usize;
+        self.pinned -= usize::from(piece.pins > 0);
         piece
     }
 
     /// Pins an entry. Returns its region.
     pub(crate) fn pin(&mut self, index: usize) -> Region {
-        self.pins += 1;
-        self.pieces[index].pins += 1;
-        self.pieces[index].region
+        let piece = &mut self.pieces[index];
+        self.pinned += usize::from(piece.pins == 0);
+        piece.pins += 1;
+        piece.region
     }
 
     /// Takes a pin of each entry that overlaps `range`.
     pub(crate) fn unpin(&mut self, range: &Range<usize>) {
         for piece in self.pieces.iter_mut().filter(|p| p.overlaps(range)) {
-            self.pins -= usize::from(piece.pins > 0);
+            self.pinned -= usize::from(piece.pins == 1);
             piece.pins = piece.pins.saturating_sub(1);
         }
     }
