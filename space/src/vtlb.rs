@@ -1,7 +1,8 @@
 //! The VTLB: a bounded cache of what the tree describes, in page-table pages (3.1).
 //!
 //! An entry is a *piece*: the part of a mapped region that lies in one 2 MiB range of addresses,
-//! which is what one page of page tables covers, and in no other entry. A miss maps its piece; where the bound is reached,
+//! which is what one page of page tables covers, and in no other entry. A pin makes a piece of its
+//! own of the pages that it is for. A miss maps its piece; where the bound is reached,
 //! the oldest range without pins is hidden first, which frees its page of page tables. The bound is
 //! a number, or what the space has of a budget for several ([`PageLimit`]). Any entry
 //! may be recycled at any time: objects keep what was stored to them, and the pages that a
@@ -78,10 +79,10 @@ impl Vtlb {
             unreachable!("only mapped regions are entered");
         };
         let full = !self.entries.has_table(table) && !self.limit.allows(self.stats.pages + 1);
-        if full || self.entries.is_full() {
+        if full || !self.entries.has_room(1) {
             self.recycle(table, full)?;
         }
-        self.make_room()?;
+        self.make_room(1)?;
         if !self.entries.has_table(table) {
             self.stats.pages += 1;
             self.stats.peak_pages = self.stats.peak_pages.max(self.stats.pages);
@@ -188,10 +189,12 @@ impl Vtlb {
         self.remove_pieces(&table_range(table))
     }
 
-    /// Hides the oldest piece without pins where the list is full of pieces in ranges with pins. Pins
+    /// Hides the oldest pieces without pins where the list is full of pieces in ranges with pins. Pins
     /// leave [`PIECES_PER_PAGE`].
-    fn make_room(&mut self) -> Result<(), TranslationError> {
-        while let (true, Some(oldest)) = (self.entries.is_full(), self.entries.oldest_piece()) {
+    fn make_room(&mut self, pieces: usize) -> Result<(), TranslationError> {
+        while !self.entries.has_room(pieces)
+            && let Some(oldest) = self.entries.oldest_piece()
+        {
             self.save_and_release(&oldest)?;
         }
         Ok(())
@@ -351,15 +354,17 @@ impl Vtlb {
         entered
     }
 
-    /// Enters the piece of `addr` and pins it. Returns its end.
+    /// Enters the piece of `addr` and pins its part in `region`. Returns the end of that.
     fn enter_pinned(&mut self, region: &Region, addr: usize) -> Result<usize, SpaceError> {
         let (pinned, places) = self.entries.pinned();
-        let most = places - PIECES_PER_PAGE;
+        // A piece that is pinned already may become three.
+        let most = places - PIECES_PER_PAGE - 2;
         if pinned >= most {
             return Err(SpaceError::PinsFull { pinned, most });
         }
+        self.make_room(3)?;
         let index = self.enter(region, addr)?;
-        Ok(self.entries.pin(index).end)
+        Ok(self.entries.pin_part(index, &region.range()))
     }
 
     /// Undoes [`Vtlb::pin`].

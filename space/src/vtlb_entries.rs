@@ -43,8 +43,9 @@ impl VtlbEntries {
         }
     }
 
-    pub(crate) fn is_full(&self) -> bool {
-        self.pieces.len() >= self.most
+    /// There are places for so many more.
+    pub(crate) fn has_room(&self, pieces: usize) -> bool {
+        self.pieces.len() + pieces <= self.most
     }
 
     /// Pieces with pins, and the most pieces that there may be.
@@ -138,24 +139,108 @@ impl VtlbEntries {
         piece
     }
 
-    /// Pins an entry. Returns its region.
-    pub(crate) fn pin(&mut self, index: usize) -> Region {
+    /// Pins the part of an entry in `range`. The parts beside it become entries of their own, so that
+    /// pins hold what they are asked for, and changes of other pages hide no pinned page: two places
+    /// are free for them. Returns the end of the part.
+    pub(crate) fn pin_part(&mut self, mut index: usize, range: &Range<usize>) -> usize {
+        if self.region(index).start < range.start {
+            self.cut(index, range.start);
+            index += 1;
+        }
+        if range.end < self.region(index).end {
+            self.cut(index, range.end);
+        }
         let piece = &mut self.pieces[index];
         self.pinned += usize::from(piece.pins == 0);
         piece.pins += 1;
-        piece.region
+        piece.region.end
     }
 
-    /// Takes a pin of each entry that overlaps `range`.
+    /// Makes two entries of one: what the kernel maps stays as it is.
+    fn cut(&mut self, index: usize, at: usize) {
+        let piece = &mut self.pieces[index];
+        let mut rest = *piece;
+        rest.region = piece.region.part(&(at..piece.region.end));
+        piece.region.end = at;
+        self.pinned += usize::from(rest.pins > 0);
+        self.pieces.insert(index + 1, rest);
+    }
+
+    /// Takes a pin of each entry in `range`. Parts of an entry without pins are one again.
     pub(crate) fn unpin(&mut self, range: &Range<usize>) {
         for piece in self.pieces.iter_mut().filter(|p| p.overlaps(range)) {
             self.pinned -= usize::from(piece.pins == 1);
             piece.pins = piece.pins.saturating_sub(1);
         }
+        self.pieces.dedup_by(|next, piece| {
+            let joins = next.pins == 0 && piece.pins == 0 && next.table() == piece.table();
+            if !joins || !piece.region.continues_in(&next.region) {
+                return false;
+            }
+            piece.region.end = next.region.end;
+            piece.entered = piece.entered.min(next.entered);
+            true
+        });
     }
 }
 
 /// The addresses that a page of page tables covers.
 pub(crate) fn table_range(table: usize) -> Range<usize> {
     table * HUGE_RANGE..(table + 1) * HUGE_RANGE
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::region::{Kind, Mapping};
+    use selfpage::Rights;
+    use wired::PAGE;
+
+    fn piece(pages: Range<usize>) -> Piece {
+        let mapping = Mapping {
+            id: 1,
+            object: 0,
+            offset: (pages.start * PAGE) as u64,
+            copies: None,
+            paged: false,
+            no_exception: None,
+        };
+        Piece {
+            region: Region {
+                start: pages.start * PAGE,
+                end: pages.end * PAGE,
+                section: None,
+                rights: Rights::READ,
+                kind: Kind::Mapped(mapping),
+            },
+            pins: 0,
+            entered: pages.start as u64,
+        }
+    }
+
+    fn pieces(entries: &VtlbEntries) -> Vec<(Range<usize>, u32)> {
+        let pages = |piece: &Piece| piece.region.start / PAGE..piece.region.end / PAGE;
+        let all = entries.pieces.iter();
+        all.map(|piece| (pages(piece), piece.pins)).collect()
+    }
+
+    #[test]
+    fn pins_cut_entries_at_their_edges_and_parts_without_pins_are_one_again() {
+        let mut entries = VtlbEntries::with_capacity(8);
+        entries.insert(piece(0..16));
+        let (one, other) = (2 * PAGE..8 * PAGE, 4 * PAGE..12 * PAGE);
+        assert_eq!(entries.pin_part(0, &one), one.end);
+        assert_eq!(entries.pin_part(1, &other), one.end);
+        assert_eq!(entries.pin_part(3, &other), other.end);
+        let expected = [(0..2, 0), (2..4, 1), (4..8, 2), (8..12, 1), (12..16, 0)];
+        assert_eq!(pieces(&entries), expected);
+        assert_eq!(entries.pinned().0, 3);
+        entries.unpin(&one);
+        let expected = [(0..4, 0), (4..8, 1), (8..12, 1), (12..16, 0)];
+        assert_eq!(pieces(&entries), expected);
+        entries.unpin(&other);
+        assert_eq!(pieces(&entries), [(0..16, 0)]);
+        assert_eq!(entries.region(0), piece(0..16).region);
+        assert_eq!(entries.pinned().0, 0);
+    }
 }

@@ -5,7 +5,7 @@ mod common;
 
 use common::{PAGE, TABLE, bytes, bytes_mut, read_write, space};
 use io_uring::{IoUring, opcode, types};
-use space::{AddressSpace, MemoryObject};
+use space::{AddressSpace, MapFlags, MemoryObject, Rights};
 use std::io::Write;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
@@ -89,8 +89,16 @@ fn beside(
     churn: impl Fn(&AddressSpace, &mut fastrand::Rng) + Sync,
     work: impl FnOnce(),
 ) {
+    // Also where `work` panics: the scope waits for the thread.
+    struct Stop<'a>(&'a AtomicBool);
+    impl Drop for Stop<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
+        let _stop = Stop(&stop);
         scope.spawn(|| {
             let mut random = fastrand::Rng::with_seed(9);
             while !stop.load(Ordering::Relaxed) {
@@ -98,7 +106,6 @@ fn beside(
             }
         });
         work();
-        stop.store(true, Ordering::Relaxed);
     });
 }
 
@@ -142,5 +149,34 @@ fn devices_write_to_pinned_pages_of_an_object_while_entries_are_recycled() {
         read_directly(&direct, at);
     });
     assert!(space.vtlb_stats().recycled > 0);
+    drop(pin);
+}
+
+#[test]
+fn devices_write_to_pinned_copies_while_their_neighbours_are_changed() {
+    let Some((_file, direct)) = blocks() else {
+        return;
+    };
+    let space = AddressSpace::without_domain(4).unwrap();
+    let object = MemoryObject::create(TABLE as u64).unwrap();
+    let flags = MapFlags {
+        copy_on_write: true,
+        ..read_write()
+    };
+    let at = space.map(None, TABLE, &object, 0, flags).unwrap();
+    // SAFETY: mapped, and used by this thread alone.
+    unsafe { bytes_mut(at, TABLE) }.fill(1);
+    let pin = space.pin(at, BLOCKS * PAGE).unwrap();
+    let churn = |space: &AddressSpace, random: &mut fastrand::Rng| {
+        let page = at + random.usize(BLOCKS..TABLE / PAGE) * PAGE;
+        space.protect(page, PAGE, Rights::READ).unwrap();
+        space.protect(page, PAGE, read_write().rights).unwrap();
+        // SAFETY: as above; of this thread's alone.
+        unsafe { bytes_mut(page, 1) }.fill(2);
+    };
+    beside(&space, churn, || {
+        read_by_fixed_buffers(&direct, at, 200);
+        read_directly(&direct, at);
+    });
     drop(pin);
 }

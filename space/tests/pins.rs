@@ -2,8 +2,8 @@
 
 mod common;
 
-use common::{PAGE, alone, bytes_mut, in_child, read_write};
-use space::{AddressSpace, MemoryObject};
+use common::{PAGE, TABLE, alone, bytes_mut, in_child, read_write};
+use space::{AddressSpace, MapFlags, MemoryObject, Rights, SpaceError};
 use std::io::Read;
 
 /// A system call stores to the page at `at`.
@@ -11,6 +11,50 @@ fn is_for_system_calls(at: usize) -> bool {
     let mut zeros = std::fs::File::open("/dev/zero").unwrap();
     // SAFETY: mapped, and used by this test alone.
     zeros.read_exact(unsafe { bytes_mut(at, PAGE) }).is_ok()
+}
+
+/// A mapping of 2 MiB, whose every page is entered.
+fn entered(space: &AddressSpace, copy_on_write: bool) -> usize {
+    let object = MemoryObject::create(TABLE as u64).unwrap();
+    let flags = MapFlags {
+        copy_on_write,
+        ..read_write()
+    };
+    let at = space.map(None, TABLE, &object, 0, flags).unwrap();
+    // SAFETY: mapped, and used by this test alone.
+    unsafe { bytes_mut(at, 1) }.fill(1);
+    at
+}
+
+#[test]
+fn a_pinned_page_stays_mapped_while_its_neighbours_are_changed() {
+    for copy_on_write in [false, true] {
+        let space = AddressSpace::without_domain(4).unwrap();
+        let at = entered(&space, copy_on_write);
+        let pin = space.pin(at + 8 * PAGE, PAGE).unwrap();
+        space.protect(at, 8 * PAGE, Rights::READ).unwrap();
+        assert!(is_for_system_calls(at + 8 * PAGE));
+        space.deallocate(at + 9 * PAGE, PAGE).unwrap();
+        assert!(is_for_system_calls(at + 8 * PAGE));
+        drop(pin);
+        space.protect(at + 8 * PAGE, PAGE, Rights::READ).unwrap();
+        assert!(!is_for_system_calls(at + 8 * PAGE));
+    }
+}
+
+#[test]
+fn pins_that_overlap_keep_their_own_pages() {
+    let space = AddressSpace::without_domain(4).unwrap();
+    let at = entered(&space, true);
+    let first = space.pin(at + 2 * PAGE, 4 * PAGE).unwrap();
+    let second = space.pin(at + 4 * PAGE, 4 * PAGE).unwrap();
+    drop(first);
+    space.protect(at, 4 * PAGE, Rights::READ).unwrap();
+    assert!((4..8).all(|page| is_for_system_calls(at + page * PAGE)));
+    let refused = space.protect(at + 3 * PAGE, 2 * PAGE, Rights::READ);
+    assert!(matches!(refused, Err(SpaceError::Pinned { .. })));
+    drop(second);
+    space.deallocate(at, TABLE).unwrap();
 }
 
 #[test]
