@@ -25,61 +25,103 @@ const PAUSE: Duration = Duration::from_millis(1);
 pub struct PinnedRange<'a> {
     space: &'a AddressSpace,
     range: Range<usize>,
-    held: Vec<Held>,
+    parts: Vec<PinnedPart>,
 }
 
-enum Held {
-    Committed(#[allow(dead_code, reason = "dropping it releases the pages")] StretchPin),
-    Mapped(Range<usize>),
+/// What a pin has, or is about to have, in one region.
+enum PinnedPart {
+    Committed(StretchPin),
+    Mapped { region: Region, is_entered: bool },
     Paged(Range<usize>, Arc<PagedObject>),
 }
 
-/// A pin, and the stretch that it borrows, which is dropped after it.
+/// A pin of a stretch, which it borrows, and which is dropped after it.
 struct StretchPin {
-    _pin: selfpage::Pin<'static>,
-    _stretch: Arc<Stretch>,
+    pin: Option<selfpage::Pin<'static>>,
+    stretch: Arc<Stretch>,
+    /// Bytes of the stretch.
+    bytes: Range<usize>,
 }
 
-fn pin_mapped(space: &AddressSpace, part: &Region, held: &mut Vec<Held>) -> Result<(), SpaceError> {
-    let range = part.range();
+impl StretchPin {
+    fn take(&mut self) -> Result<(), SpaceError> {
+        let pin = self.stretch.pin(self.bytes.clone())?;
+        // SAFETY: the stretch is behind an Arc that is dropped after the pin, so it neither moves
+        // nor ends before.
+        let pin = unsafe { std::mem::transmute::<selfpage::Pin<'_>, selfpage::Pin<'static>>(pin) };
+        self.pin = Some(pin);
+        Ok(())
+    }
+}
+
+impl PinnedPart {
+    /// Brings the pages in and keeps them.
+    fn take(&mut self, space: &AddressSpace) -> Result<(), SpaceError> {
+        match self {
+            Self::Committed(pin) => pin.take(),
+            Self::Mapped { region, is_entered } => {
+                enter(space, region)?;
+                *is_entered = true;
+                let (range, write) = (region.range(), region.rights.contains(Rights::WRITE));
+                Ok(translation::populate(range.start, range.len(), write)?)
+            }
+            Self::Paged(range, paged) => paged.lock(range),
+        }
+    }
+}
+
+fn enter(space: &AddressSpace, region: &Region) -> Result<(), SpaceError> {
     let mut attempts = match space.revocation {
         Some(_) => ATTEMPTS,
         None => 1,
     };
     loop {
         attempts -= 1;
-        match space.core.with_vtlb(|vtlb| vtlb.pin(part)) {
+        match space.core.with_vtlb(|vtlb| vtlb.pin(region)) {
             Err(SpaceError::VtlbFull { .. }) if attempts > 0 => std::thread::sleep(PAUSE),
-            pinned => break pinned?,
+            entered => return entered,
         }
     }
-    held.push(Held::Mapped(range.clone()));
-    Ok(translation::populate(
-        range.start,
-        range.len(),
-        part.rights.contains(Rights::WRITE),
-    )?)
 }
 
-fn pin_paged(
+/// What a pin of `part` of `region` is to have.
+fn add_parts(
     state: &SpaceState,
+    region: &Region,
     part: Range<usize>,
-    mapping: u64,
-    held: &mut Vec<Held>,
+    parts: &mut Vec<PinnedPart>,
 ) -> Result<(), SpaceError> {
-    let mapped = state.mappings.get(&mapping);
-    let Some(paged) = mapped.and_then(|mapped| mapped.object.paged()) else {
-        return Err(SpaceError::NotReserved { addr: part.start });
-    };
-    paged.lock(&part)?;
-    held.push(Held::Paged(part, paged.clone()));
+    match region.kind {
+        Kind::Committed => return add_committed(state, part, parts),
+        Kind::Mapped(mapping) if mapping.paged => {
+            if !region.allows(false, false) {
+                return Err(SpaceError::Paged("pinned without the right to read it"));
+            }
+            let mapped = state.mappings.get(&mapping.id);
+            let Some(paged) = mapped.and_then(|mapped| mapped.object.paged()) else {
+                return Err(SpaceError::NotReserved { addr: part.start });
+            };
+            parts.push(PinnedPart::Paged(part, paged.clone()));
+        }
+        Kind::Mapped(_) => parts.push(PinnedPart::Mapped {
+            region: region.part(&part),
+            is_entered: false,
+        }),
+        Kind::Reserved => {
+            return Err(SpaceError::State {
+                region: region.range(),
+                found: region.state(),
+                expected: "committed or mapped",
+            });
+        }
+    }
     Ok(())
 }
 
-fn pin_committed(
+fn add_committed(
     state: &SpaceState,
     part: Range<usize>,
-    held: &mut Vec<Held>,
+    parts: &mut Vec<PinnedPart>,
 ) -> Result<(), SpaceError> {
     let mut at = part.start;
     while at < part.end {
@@ -89,13 +131,10 @@ fn pin_committed(
         let end = run.range().end.min(part.end);
         let stretch = run.stretch.clone();
         let base = stretch.base();
-        let pin = stretch.pin(at - base..end - base)?;
-        // SAFETY: the stretch is behind an Arc that is dropped after the pin, so it neither moves
-        // nor ends before.
-        let pin = unsafe { std::mem::transmute::<selfpage::Pin<'_>, selfpage::Pin<'static>>(pin) };
-        held.push(Held::Committed(StretchPin {
-            _pin: pin,
-            _stretch: stretch,
+        parts.push(PinnedPart::Committed(StretchPin {
+            pin: None,
+            stretch,
+            bytes: at - base..end - base,
         }));
         at = end;
     }
@@ -110,30 +149,23 @@ impl<'a> PinnedRange<'a> {
     ) -> Result<Self, SpaceError> {
         let mut state = space.state()?;
         let range = space.range(addr, size)?;
+        let mut parts = Vec::new();
+        space.for_each_region(&range, |region, part| {
+            add_parts(&state, region, part, &mut parts)
+        })?;
+        // From here on no operation takes the pages away.
+        state.pins.push(range.clone());
+        drop(state);
         let mut pinned = PinnedRange {
             space,
-            range: range.clone(),
-            held: Vec::new(),
+            range,
+            parts,
         };
-        let result = space.for_each_region(&range, |region, part| match region.kind {
-            Kind::Committed => pin_committed(&state, part, &mut pinned.held),
-            Kind::Mapped(mapping) if mapping.paged && !region.allows(false, false) => {
-                Err(SpaceError::Paged("pinned without the right to read it"))
-            }
-            Kind::Mapped(mapping) if mapping.paged => {
-                pin_paged(&state, part, mapping.id, &mut pinned.held)
-            }
-            Kind::Mapped(_) => pin_mapped(space, &region.part(&part), &mut pinned.held),
-            Kind::Reserved => Err(SpaceError::State {
-                region: region.range(),
-                found: region.state(),
-                expected: "committed or mapped",
-            }),
-        });
-        state.pins.push(range);
-        // Where it failed, the drop of `pinned` releases what was done.
-        drop(state);
-        result.map(|()| pinned)
+        // Outside the mutex: it may wait for frames, which the end of another pin gives. Where it
+        // fails, the drop of `pinned` releases what was done.
+        let mut parts = pinned.parts.iter_mut();
+        parts.try_for_each(|part| part.take(space))?;
+        Ok(pinned)
     }
 
     /// The addresses.
@@ -146,15 +178,20 @@ impl Drop for PinnedRange<'_> {
     fn drop(&mut self) {
         let Ok(mut state) = self.space.state() else {
             // A child's copy: the pins are the parent's.
-            std::mem::forget(std::mem::take(&mut self.held));
+            std::mem::forget(std::mem::take(&mut self.parts));
             return;
         };
-        for held in self.held.drain(..) {
-            match held {
-                Held::Mapped(range) => self.space.core.with_vtlb(|vtlb| vtlb.unpin(&range)),
-                Held::Paged(range, paged) => paged.unlock(&range),
+        for part in self.parts.drain(..) {
+            match part {
+                PinnedPart::Mapped { region, is_entered } => {
+                    if is_entered {
+                        let range = region.range();
+                        self.space.core.with_vtlb(|vtlb| vtlb.unpin(&range));
+                    }
+                }
+                PinnedPart::Paged(range, paged) => paged.unlock(&range),
                 // Its drop releases the pages.
-                Held::Committed(_) => {}
+                PinnedPart::Committed(_) => {}
             }
         }
         if let Some(index) = state.pins.iter().position(|pin| *pin == self.range) {

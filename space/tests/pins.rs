@@ -2,9 +2,10 @@
 
 mod common;
 
-use common::{PAGE, TABLE, alone, bytes_mut, in_child, read_write};
+use common::{PAGE, TABLE, alone, bytes_mut, in_child, read_write, space};
 use space::{AddressSpace, MapFlags, MemoryObject, Rights, SpaceError};
 use std::io::Read;
+use std::time::Duration;
 
 /// A system call stores to the page at `at`.
 fn is_for_system_calls(at: usize) -> bool {
@@ -90,4 +91,18 @@ fn pins_of_many_small_mappings_leave_room_for_misses() {
         0
     });
     assert_eq!(ended, Ok(0));
+}
+
+#[test]
+fn a_pin_that_waits_for_frames_gets_those_of_a_pin_that_ends() {
+    let space = space(128, 4);
+    let buffers = [60, 50, 60].map(|pages| (space.allocate(pages * PAGE).unwrap(), pages * PAGE));
+    let [_first, second] = [0, 1].map(|n| space.pin(buffers[n].0, buffers[n].1).unwrap());
+    std::thread::scope(|scope| {
+        let third = scope.spawn(|| space.pin(buffers[2].0, buffers[2].1).map(drop));
+        // The third is waiting, most probably.
+        std::thread::sleep(Duration::from_millis(100));
+        drop(second);
+        third.join().unwrap().unwrap();
+    });
 }
