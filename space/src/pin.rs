@@ -181,6 +181,9 @@ impl Drop for PinnedRange<'_> {
             std::mem::forget(std::mem::take(&mut self.parts));
             return;
         };
+        if let Some(index) = state.pins.iter().position(|pin| *pin == self.range) {
+            state.pins.swap_remove(index);
+        }
         for part in self.parts.drain(..) {
             match part {
                 PinnedPart::Mapped { region, is_entered } => {
@@ -189,13 +192,14 @@ impl Drop for PinnedRange<'_> {
                         self.space.core.with_vtlb(|vtlb| vtlb.unpin(&range));
                     }
                 }
-                PinnedPart::Paged(range, paged) => paged.unlock(&range),
+                PinnedPart::Paged(range, paged) => {
+                    // The pager keeps one lock of a page, however many pins there are.
+                    let unpinned = state.parts_without_pins(range);
+                    unpinned.iter().for_each(|part| paged.unlock(part));
+                }
                 // Its drop releases the pages.
                 PinnedPart::Committed(_) => {}
             }
-        }
-        if let Some(index) = state.pins.iter().position(|pin| *pin == self.range) {
-            state.pins.swap_remove(index);
         }
     }
 }

@@ -49,6 +49,17 @@ impl SpaceState {
         })
     }
 
+    /// The parts of `range` that no pin has.
+    pub(crate) fn parts_without_pins(&self, range: Range<usize>) -> Vec<Range<usize>> {
+        self.pins.iter().fold(vec![range], |parts, pin| {
+            let outside = parts.into_iter().flat_map(|part| {
+                let before = part.start..part.end.min(pin.start);
+                [before, part.start.max(pin.end)..part.end]
+            });
+            outside.filter(|part| !part.is_empty()).collect()
+        })
+    }
+
     /// The parts of `range` that are in one run, with its base, or in none.
     pub(crate) fn split_by_runs(
         &self,

@@ -5,7 +5,7 @@ mod common;
 mod members;
 mod pager;
 
-use common::{PAGE, alone, bytes, fork, read_write, sockets, wait};
+use common::{PAGE, alone, bytes, bytes_mut, fork, read_write, sockets, wait};
 use pager::{FRAMES, PAGES, Pager, SIZE, check, hear, resident, say, write};
 use selfpage::Contract;
 use space::{AddressSpace, MapFlags, MemoryObject, ObjectPager, PagedMemory, Rights, SpaceError};
@@ -296,6 +296,35 @@ fn pinned_pages_are_for_system_calls_and_a_child_of_a_fork_has_none() {
     assert_eq!(ended, Err(libc::SIGSEGV));
     check(at, 0..PAGES, 4);
     space.deallocate(at, SIZE).unwrap();
+}
+
+#[test]
+fn pins_of_the_same_pages_count() {
+    let _alone = alone();
+    let mut pager = Pager::start(1);
+    let object = pager.join().create(SIZE as u64).unwrap();
+    let space = AddressSpace::without_domain(4).unwrap();
+    let at = space.map(None, SIZE, &object, 0, read_write()).unwrap();
+    let first = space.pin(at + 8 * PAGE, 32 * PAGE).unwrap();
+    for (page, pages) in [(8, 32), (0, 16), (32, 16), (10, 2)] {
+        drop(space.pin(at + page * PAGE, pages * PAGE).unwrap());
+    }
+    // A pin that fails ends no other one.
+    assert!(space.pin(at, SIZE).is_err());
+    for round in 0..3 {
+        write(at, 64..PAGES, round);
+    }
+    let mut zeros = std::fs::File::open("/dev/zero").unwrap();
+    for page in 8..40 {
+        // SAFETY: pinned, and used by this thread alone.
+        let pinned = unsafe { bytes_mut(at + page * PAGE, PAGE) };
+        std::io::Read::read_exact(&mut zeros, pinned).unwrap();
+    }
+    drop(first);
+    // As many as may be: the others have ended.
+    space
+        .pin(at + 64 * PAGE, FRAMES as usize / 2 * PAGE)
+        .unwrap();
 }
 
 #[test]
