@@ -53,9 +53,11 @@ impl AddressSpace {
             None => self.reserve(None, size, false)?,
         };
         let mut state = self.state()?;
-        let mapped = self
-            .range(start, size)
-            .and_then(|range| self.map_range(&mut state, &range, object, offset, flags, record));
+        let mapped = self.range(start, size).and_then(|range| {
+            // A size of zero is a section's.
+            object.check_range(offset, range.len() as u64)?;
+            self.map_range(&mut state, &range, object, offset, flags, record)
+        });
         drop(state);
         if mapped.is_err() && addr.is_none() {
             self.deallocate(start, size)?;

@@ -3,7 +3,7 @@
 mod common;
 
 use common::{PAGE, TABLE, bytes, bytes_mut, read_write, sockets};
-use space::{AddressSpace, MapFlags, MemoryObject, Rights, SpaceError};
+use space::{AddressSpace, MapFlags, MemoryObject, RegionState, Rights, SpaceError};
 use std::os::unix::thread::JoinHandleExt;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -69,6 +69,24 @@ fn a_view_gives_no_more_than_its_part_and_rights() {
     unsafe { bytes_mut(whole + PAGE, 1) }.fill(5);
     // SAFETY: as above.
     assert_eq!(unsafe { bytes(part, 1) }, [5]);
+}
+
+#[test]
+fn a_section_shows_no_more_of_an_object_than_its_view() {
+    let space = AddressSpace::without_domain(8).unwrap();
+    let object = MemoryObject::create(16 * PAGE as u64).unwrap();
+    let rights = Rights::READ | Rights::WRITE;
+    let view = object.restricted_access(4 * PAGE as u64, PAGE as u64, rights);
+    let section = space.reserve(None, 12 * PAGE, true).unwrap();
+    let refused = space.map(Some(section), 0, &view.unwrap(), 0, read_write());
+    assert!(matches!(
+        refused,
+        Err(SpaceError::Overflow { limit: 4096, .. })
+    ));
+    assert_eq!(space.query(section).unwrap().state, RegionState::Reserved);
+    space
+        .map(Some(section), 0, &object, 4 * PAGE as u64, read_write())
+        .unwrap();
 }
 
 #[test]
