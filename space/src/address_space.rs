@@ -30,9 +30,9 @@ const ADDRESSES: usize = 1 << 47;
 ///
 /// Threads may share it. Accesses to its memory are pointers of the caller's own; handlers of
 /// asynchronous signals must not make them, since the thread that they interrupt may hold a lock
-/// that the fault needs. A child of `fork` may not use the space: its operations fail, and an
-/// access is an exception where the memory is committed, or mapped and not entered at the time of
-/// the fork.
+/// that the fault needs. A child of `fork` may not use the space: its operations fail, queries and
+/// statistics are empty, since a thread of the parent's may have had their lock, and an access is an
+/// exception where the memory is committed, or mapped and not entered at the time of the fork.
 pub struct AddressSpace {
     // First, so that no fault is inside when the rest goes.
     registration: Option<Registration>,
@@ -140,13 +140,18 @@ impl AddressSpace {
 
     /// What the space has at `addr`.
     pub fn query(&self, addr: usize) -> Option<RegionInfo> {
-        self.core.find(addr).map(RegionInfo::from)
+        match self.core.other_owner() {
+            Some(_) => None,
+            None => self.core.find(addr).map(RegionInfo::from),
+        }
     }
 
     /// Memory in use.
     pub fn memory_status(&self) -> MemoryStatus {
-        let _operation = self.lock_state();
         let mut status = MemoryStatus::default();
+        let Ok(_operation) = self.state() else {
+            return status;
+        };
         if let Some(backing) = &self.backing {
             let domain = backing.domain();
             status.total_physical = u64::from(domain.contract().x) * PAGE as u64;
@@ -169,7 +174,10 @@ impl AddressSpace {
 
     /// What the VTLB did and has.
     pub fn vtlb_stats(&self) -> VtlbStats {
-        self.core.with_vtlb(|vtlb| vtlb.stats())
+        match self.core.other_owner() {
+            Some(_) => VtlbStats::default(),
+            None => self.core.with_vtlb(|vtlb| vtlb.stats()),
+        }
     }
 
     /// How long the exclusive sections were held.

@@ -102,8 +102,11 @@ impl<'a> ClientView<'a> {
             return Ok(());
         };
         let range = self.base..self.base + self.len;
-        // The next access maps the object again. What cannot be hidden now goes with the view.
-        let _ = self.space.core.with_vtlb(|vtlb| vtlb.discard(&range));
+        // A child of a fork has no entries: its parent's threads may have had the lock.
+        if self.space.core.other_owner().is_none() {
+            // The next access maps the object again. What cannot be hidden now goes with the view.
+            let _ = self.space.core.with_vtlb(|vtlb| vtlb.discard(&range));
+        }
         Err(ClientFault {
             count,
             offset: first - self.base,

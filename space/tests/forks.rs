@@ -3,7 +3,7 @@
 mod common;
 
 use common::{PAGE, TABLE, alone, bytes, in_child};
-use space::{AddressSpace, MapFlags, MemoryObject, SpaceError};
+use space::{AddressSpace, MapFlags, MemoryObject, MemoryStatus, Rights, SpaceError, VtlbStats};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Forks of a test: each of them may find the parent's threads outside of their locks.
@@ -58,18 +58,28 @@ fn a_childs_exceptions_and_operations_do_not_wait_for_locks_of_its_parents_threa
     let _alone = alone();
     let (space, at) = space_with_misses();
     let reserved = space.reserve(None, PAGE, false).unwrap();
+    let client = MemoryObject::create(PAGE as u64).unwrap();
+    let mut view = space.client_view(&client, Rights::READ).unwrap();
+    client.revoke().unwrap();
     let operate = || {
         miss(at, 4);
         space.query(reserved);
+        space.memory_status();
         let more = space.reserve(None, PAGE, false).unwrap();
         space.deallocate(more, PAGE).unwrap();
     };
     beside(operate, || {
         for _ in 0..FORKS {
+            let call = view.begin();
+            call.read(0, &mut [0; 8]).unwrap();
             let ended = in_child(|| {
                 end_if_it_hangs();
                 let refused = space.reserve(None, PAGE, false);
                 assert!(matches!(refused, Err(SpaceError::Forked { .. })));
+                assert_eq!(space.query(reserved), None);
+                assert_eq!(space.memory_status(), MemoryStatus::default());
+                assert_eq!(space.vtlb_stats(), VtlbStats::default());
+                assert!(call.end().is_err());
                 // SAFETY: expected to end the child.
                 i32::from(unsafe { bytes(reserved, 1)[0] })
             });
