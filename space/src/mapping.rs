@@ -7,12 +7,12 @@ use crate::fault_record::FaultRecord;
 use crate::flags::MapFlags;
 use crate::object::MemoryObject;
 use crate::operations::{expect, unmap};
-use crate::region::{self, Kind, Mapping};
+use crate::region::{self, Copies, Kind, Mapping};
 use crate::state::{MappedObject, SpaceState};
-use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use selfpage::Rights;
 use std::ops::Range;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -80,16 +80,9 @@ impl AddressSpace {
         })?;
         self.free_runs(state, range)?;
         let copies = match flags.copy_on_write {
-            true => Some(
-                memfd_create("selfpage-copies", MemfdFlags::CLOEXEC)
-                    .map_err(SpaceError::system("memfd_create"))?,
-            ),
+            true => Some(self.make_copies(range.len() as u64)?),
             false => None,
         };
-        if let Some(copies) = &copies {
-            let end = object.offset() + offset + range.len() as u64;
-            rustix::fs::ftruncate(copies, end).map_err(SpaceError::system("ftruncate"))?;
-        }
         if let Some(paged) = object.paged() {
             if flags.copy_on_write || record.is_some() {
                 return Err(SpaceError::Paged(
@@ -101,11 +94,15 @@ impl AddressSpace {
         }
         state.next_mapping += 1;
         let id = state.next_mapping;
+        let offset = object.offset() + offset;
         let mapping = Mapping {
             id,
             object: object.as_fd().as_raw_fd(),
-            offset: object.offset() + offset,
-            copies: copies.as_ref().map(AsRawFd::as_raw_fd),
+            offset,
+            copies: copies.as_ref().map(|copies| Copies {
+                file: copies.as_raw_fd(),
+                begin: offset,
+            }),
             paged: object.paged().is_some(),
             no_exception: record.as_ref().map(|r| NonNull::from(&**r)),
         };
@@ -126,6 +123,18 @@ impl AddressSpace {
             Ok(())
         })?;
         Ok(id)
+    }
+
+    /// A file for the copies of a mapping of `len` bytes.
+    fn make_copies(&self, len: u64) -> Result<OwnedFd, SpaceError> {
+        let copies = memfd_create("selfpage-copies", MemfdFlags::CLOEXEC)
+            .map_err(SpaceError::system("memfd_create"))?;
+        wired::check_file_size(len)
+            .and_then(|()| ftruncate(&copies, len))
+            .map_err(SpaceError::system(
+                "making a file of copies as large as a copy-on-write mapping (see `ulimit -f`)",
+            ))?;
+        Ok(copies)
     }
 
     /// Ends the runs that reach into `range`, of which no page is committed. Their addresses stay

@@ -18,13 +18,21 @@ pub(crate) struct Mapping {
     pub(crate) object: RawFd,
     /// Where in the object the region begins, in bytes.
     pub(crate) offset: u64,
-    /// Keeps the copied pages of a copy-on-write mapping while no entry maps them; at the object's
-    /// offsets.
-    pub(crate) copies: Option<RawFd>,
+    /// Keeps the copied pages of a copy-on-write mapping while no entry maps them.
+    pub(crate) copies: Option<Copies>,
     /// Its pages are mapped by a pager, and never by an entry of the VTLB.
     pub(crate) paged: bool,
     /// Counts the faults of a no-exception mapping.
     pub(crate) no_exception: Option<NonNull<FaultRecord>>,
+}
+
+/// A file of copied pages. It begins with the mapping, not with the object: a limit of file sizes
+/// (`ulimit -f`) is for what is mapped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Copies {
+    pub(crate) file: RawFd,
+    /// Where in the object the mapping begins, in bytes.
+    pub(crate) begin: u64,
 }
 
 impl Mapping {

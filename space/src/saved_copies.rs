@@ -1,15 +1,15 @@
 //! Pages that a copy-on-write mapping copied, while no entry of the VTLB maps them.
 //!
 //! A copy is nowhere but in the page tables of its mapping. So before an entry is recycled its
-//! copies go to a file of the mapping's own (a memfd, sparse, at the object's offsets), and come
+//! copies go to a file of the mapping's own (a memfd, sparse, of the mapping's size), and come
 //! back when a miss enters the piece again: into a mapping at addresses that no program code knows,
 //! which then moves into place at once for all threads. All of it is system calls without
 //! allocations. A hole of that file is a page that was not copied: it shows the object.
 
-use crate::region::Region;
+use crate::region::{Copies, Region};
 use rustix::fs::{SeekFrom, seek};
 use rustix::io::{Errno, pwrite};
-use std::os::fd::{BorrowedFd, RawFd};
+use std::os::fd::BorrowedFd;
 use translation::{Access, Pagemap, TranslationError};
 use wired::PAGE;
 
@@ -23,16 +23,16 @@ fn failed(operation: &'static str, piece: &Region) -> impl Fn(Errno) -> Translat
     }
 }
 
-fn borrow(copies: &RawFd) -> BorrowedFd<'_> {
+fn borrow(copies: &Copies) -> BorrowedFd<'_> {
     // SAFETY: the space keeps the file while a region or a piece has it.
-    unsafe { BorrowedFd::borrow_raw(*copies) }
+    unsafe { BorrowedFd::borrow_raw(copies.file) }
 }
 
 /// Saves the copied pages of `piece`, which begins at `offset` of the object. Stores to the piece
 /// fault from here on, and wait.
 pub(crate) fn save(
     pagemap: &Pagemap,
-    copies: RawFd,
+    copies: Copies,
     offset: u64,
     piece: &Region,
 ) -> Result<u64, TranslationError> {
@@ -44,7 +44,7 @@ pub(crate) fn save(
         let from = std::ptr::with_exposed_provenance::<u8>(addr + page * PAGE);
         // SAFETY: a readable page that no thread can store to; a page that its object lost is no copy.
         let contents = unsafe { std::slice::from_raw_parts(from, PAGE) };
-        let at = offset + (page * PAGE) as u64;
+        let at = offset - copies.begin + (page * PAGE) as u64;
         saved = saved.and_then(|pages| match pwrite(borrow(&copies), contents, at) {
             Ok(PAGE) => Ok(pages + 1),
             Ok(_) => Err(Errno::NOSPC),
@@ -58,10 +58,11 @@ pub(crate) fn save(
 
 /// Returns true if a page of `piece`, which begins at `offset` of the object, was saved.
 pub(crate) fn has_copies(
-    copies: RawFd,
+    copies: Copies,
     offset: u64,
     piece: &Region,
 ) -> Result<bool, TranslationError> {
+    let offset = offset - copies.begin;
     let end = offset + (piece.end - piece.start) as u64;
     match seek(borrow(&copies), SeekFrom::Data(offset)) {
         Ok(data) => Ok(data < end),
@@ -72,12 +73,13 @@ pub(crate) fn has_copies(
 
 /// Brings the saved pages of `piece` back to a writable mapping of it at `staging`. Returns how many.
 pub(crate) fn restore(
-    copies: RawFd,
+    copies: Copies,
     offset: u64,
     piece: &Region,
     staging: usize,
 ) -> Result<u64, TranslationError> {
     let error = failed("bringing copied pages back", piece);
+    let offset = offset - copies.begin;
     let end = offset + (piece.end - piece.start) as u64;
     let (mut at, mut pages) = (offset, 0);
     while at < end {
@@ -101,7 +103,7 @@ pub(crate) fn restore(
     Ok(pages)
 }
 
-fn read_all(copies: RawFd, into: &mut [u8], offset: u64) -> rustix::io::Result<()> {
+fn read_all(copies: Copies, into: &mut [u8], offset: u64) -> rustix::io::Result<()> {
     let mut done = 0;
     while done < into.len() {
         match rustix::io::pread(borrow(&copies), &mut into[done..], offset + done as u64) {

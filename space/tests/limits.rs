@@ -1,0 +1,56 @@
+//! Spaces of processes that may do less than others.
+
+mod common;
+
+use common::{PAGE, TABLE, alone, bytes_mut, in_child, read_write};
+use space::{AddressSpace, MapFlags, MemoryObject, SpaceError};
+
+fn copy_on_write() -> MapFlags {
+    MapFlags {
+        copy_on_write: true,
+        ..read_write()
+    }
+}
+
+#[test]
+fn a_limit_of_file_sizes_refuses_copy_on_write_mappings_larger_than_it() {
+    let _alone = alone();
+    let ended = in_child(|| {
+        let object = MemoryObject::create(1 << 40).unwrap();
+        let limit = libc::rlimit {
+            rlim_cur: TABLE as u64,
+            rlim_max: TABLE as u64,
+        };
+        // SAFETY: concerns the calling child alone.
+        assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_FSIZE, &limit) }, 0);
+        let space = AddressSpace::without_domain(2).unwrap();
+        let refused = space.map(None, 2 * TABLE, &object, 0, copy_on_write());
+        assert!(
+            matches!(refused, Err(SpaceError::System { .. })),
+            "{refused:?}"
+        );
+        assert!(refused.unwrap_err().to_string().contains("ulimit -f"));
+        // At the end of the object, whose size is of no account.
+        let size = 16 * PAGE;
+        let mappings: Vec<_> = (1..5)
+            .map(|n| {
+                let at = space.reserve(None, TABLE, false).unwrap();
+                let offset = (1 << 40) - (n * size) as u64;
+                space
+                    .map(Some(at), size, &object, offset, copy_on_write())
+                    .unwrap()
+            })
+            .collect();
+        for round in 0..3u8 {
+            for at in &mappings {
+                // SAFETY: mapped, and used by this test alone.
+                let byte = unsafe { &mut bytes_mut(at + 3 * PAGE, 1)[0] };
+                assert_eq!(*byte, round);
+                *byte = round + 1;
+            }
+        }
+        assert!(space.vtlb_stats().copies_restored > 0);
+        0
+    });
+    assert_eq!(ended, Ok(0));
+}
