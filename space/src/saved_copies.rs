@@ -6,9 +6,10 @@
 //! which then moves into place at once for all threads. All of it is system calls without
 //! allocations. A hole of that file is a page that was not copied: it shows the object.
 
-use crate::region::{Copies, Region};
-use rustix::fs::{SeekFrom, seek};
+use crate::region::{Copies, Mapping, Region};
+use rustix::fs::{FallocateFlags, SeekFrom, fallocate, fstat, seek};
 use rustix::io::{Errno, pwrite};
+use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use translation::{Access, Pagemap, TranslationError};
 use wired::PAGE;
@@ -72,31 +73,49 @@ pub(crate) fn has_copies(
 }
 
 /// Brings the saved pages of `piece` back to a writable mapping of it at `staging`. Returns how many.
+/// Copies beyond the end of an object that was truncated are gone, as a private mapping's are.
 pub(crate) fn restore(
     copies: Copies,
-    offset: u64,
+    mapping: &Mapping,
     piece: &Region,
     staging: usize,
 ) -> Result<u64, TranslationError> {
-    let error = failed("bringing copied pages back", piece);
-    let offset = offset - copies.begin;
-    let end = offset + (piece.end - piece.start) as u64;
-    let (mut at, mut pages) = (offset, 0);
-    while at < end {
+    let begin = mapping.offset - copies.begin;
+    let whole = begin + (piece.end - piece.start) as u64;
+    let restored = (|| {
+        loop {
+            let length = fstat(mapping.object())?.st_size as u64;
+            let there = length.next_multiple_of(PAGE as u64);
+            let end = there.saturating_sub(copies.begin).clamp(begin, whole);
+            if end < whole {
+                let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+                fallocate(borrow(&copies), flags, end, whole - end)?;
+            }
+            match restore_range(copies, begin..end, staging) {
+                // The object was truncated again meanwhile.
+                Err(Errno::FAULT) if fstat(mapping.object())?.st_size as u64 != length => {}
+                restored => return restored,
+            }
+        }
+    })();
+    restored.map_err(failed("bringing copied pages back", piece))
+}
+
+fn restore_range(copies: Copies, range: Range<u64>, staging: usize) -> rustix::io::Result<u64> {
+    let (mut at, mut pages) = (range.start, 0);
+    while at < range.end {
         let data = match seek(borrow(&copies), SeekFrom::Data(at)) {
-            Ok(data) if data < end => data,
+            Ok(data) if data < range.end => data,
             Ok(_) | Err(Errno::NXIO) => break,
-            Err(errno) => return Err(error(errno)),
+            Err(errno) => return Err(errno),
         };
-        let hole = seek(borrow(&copies), SeekFrom::Hole(data)).map_err(&error)?;
-        let (to, bytes) = (
-            staging + (data - offset) as usize,
-            (hole.min(end) - data) as usize,
-        );
+        let hole = seek(borrow(&copies), SeekFrom::Hole(data))?;
+        let bytes = (hole.min(range.end) - data) as usize;
+        let to = staging + (data - range.start) as usize;
         let into = std::ptr::with_exposed_provenance_mut::<u8>(to);
         // SAFETY: inside the staging mapping, which is the VTLB's alone.
         let into = unsafe { std::slice::from_raw_parts_mut(into, bytes) };
-        read_all(copies, into, data).map_err(&error)?;
+        read_all(copies, into, data)?;
         pages += bytes.div_ceil(PAGE) as u64;
         at = hole;
     }

@@ -160,7 +160,7 @@ impl Vtlb {
                     Sharing::CopyOnWrite,
                 )?;
             }
-            let restored = saved_copies::restore(copies, offset, piece, at)?;
+            let restored = saved_copies::restore(copies, mapping, piece, at)?;
             // SAFETY: as above; the piece at its own addresses is inaccessible.
             unsafe {
                 translation::set_access(at, len, piece.access())?;

@@ -90,6 +90,30 @@ fn a_section_shows_no_more_of_an_object_than_its_view() {
 }
 
 #[test]
+fn copies_before_the_new_end_of_an_object_outlive_its_truncation() {
+    let space = AddressSpace::without_domain(2).unwrap();
+    let object = MemoryObject::create(4 * TABLE as u64).unwrap();
+    let at = space
+        .map(None, 4 * TABLE, &object, 0, copy_on_write())
+        .unwrap();
+    let byte = |page: usize| {
+        // SAFETY: mapped, and used by this test alone.
+        unsafe { &mut bytes_mut(at + page * PAGE, 1)[0] }
+    };
+    for page in [3, 4, 5, 399, 400, 500] {
+        *byte(page) = page as u8;
+    }
+    let recycle = || (1..4).for_each(|range| assert_eq!(*byte(range * TABLE / PAGE), 0));
+    recycle();
+    object.set_len(400 * PAGE as u64).unwrap();
+    assert_eq!([0, 3, 4, 5, 399].map(|page| *byte(page)), [0, 3, 4, 5, 143]);
+    object.set_len(4 * TABLE as u64).unwrap();
+    recycle();
+    // As of a private mapping: what was beyond the end is gone.
+    assert_eq!([3, 399, 400, 500].map(|page| *byte(page)), [3, 143, 0, 0]);
+}
+
+#[test]
 fn copies_stay_when_the_parts_of_their_mapping_are_one_again() {
     let space = AddressSpace::without_domain(2).unwrap();
     let object = MemoryObject::create(4 * PAGE as u64).unwrap();
