@@ -14,7 +14,7 @@ use crate::tree::{Node, RegionTree};
 use crate::vtlb::Vtlb;
 use selfpage::{Handled, RegionFault};
 use std::ops::Range;
-use translation::TranslationError;
+use translation::{Capabilities, Pagemap, TranslationError};
 use wired::{ForkGuard, Lock, PiLock, clock};
 
 /// How long the exclusive sections of a space were held.
@@ -109,6 +109,19 @@ impl Core {
         drop(vtlb);
         self.vtlb_sections.end(begin);
         result
+    }
+
+    /// Opens what copies are found by. Outside the VTLB's lock, in which nothing allocates; operations
+    /// take turns.
+    pub(crate) fn open_pagemap(&self) -> Result<(), SpaceError> {
+        if self.with_vtlb(|vtlb| vtlb.pagemap().is_some()) {
+            return Ok(());
+        }
+        let pagemap = Pagemap::open(&Capabilities::probe_fast()).map_err(SpaceError::system(
+            "opening /proc/self/pagemap for a copy-on-write mapping (a process that changed its user needs PR_SET_DUMPABLE)",
+        ))?;
+        self.with_vtlb(|vtlb| *vtlb.pagemap() = Some(pagemap));
+        Ok(())
     }
 
     fn miss(&self, fault: &RegionFault) -> Result<Handled, TranslationError> {

@@ -127,6 +127,7 @@ impl AddressSpace {
 
     /// A file for the copies of a mapping of `len` bytes.
     fn make_copies(&self, len: u64) -> Result<OwnedFd, SpaceError> {
+        self.core.open_pagemap()?;
         let copies = memfd_create("selfpage-copies", MemfdFlags::CLOEXEC)
             .map_err(SpaceError::system("memfd_create"))?;
         wired::check_file_size(len)

@@ -19,7 +19,7 @@ use crate::vtlb_budget::GUARANTEED;
 use crate::vtlb_entries::{Piece, VtlbEntries, table_range};
 use crate::vtlb_stats::VtlbStats;
 use std::ops::Range;
-use translation::{Access, Capabilities, Pagemap, Reservation, Sharing, TranslationError};
+use translation::{Access, Pagemap, Reservation, Sharing, TranslationError};
 use wired::{HUGE_RANGE, clock};
 
 /// The most page-table pages that a VTLB may have: choosing a victim looks at every entry, which is
@@ -37,7 +37,8 @@ pub(crate) struct Vtlb {
     limit: PageLimit,
     /// The age that other spaces of a budget see is that of the oldest entry.
     age_published: bool,
-    pagemap: Pagemap,
+    /// Opened for the first copy-on-write mapping: a process that is not dumpable may lack it.
+    pagemap: Option<Pagemap>,
     /// 2 MiB of addresses at which pieces with saved copies are made.
     staging: usize,
     stats: VtlbStats,
@@ -51,11 +52,15 @@ impl Vtlb {
             entries: VtlbEntries::with_capacity(most_pieces),
             limit,
             age_published: false,
-            pagemap: Pagemap::open(&Capabilities::probe_fast())
-                .map_err(SpaceError::system("opening /proc/self/pagemap"))?,
+            pagemap: None,
             staging: translation::reserve(None, HUGE_RANGE, false)?.addr,
             stats: VtlbStats::default(),
         })
+    }
+
+    /// What copy-on-write mappings need, which the first of them brings.
+    pub(crate) fn pagemap(&mut self) -> &mut Option<Pagemap> {
+        &mut self.pagemap
     }
 
     pub(crate) fn stats(&self) -> VtlbStats {
@@ -284,15 +289,12 @@ impl Vtlb {
     }
 
     fn save(&mut self, piece: &Region) -> Result<(), TranslationError> {
-        let Kind::Mapped(Mapping {
-            copies: Some(copies),
-            offset,
-            ..
-        }) = piece.kind
-        else {
+        let Kind::Mapped(mapping) = piece.kind else {
             return Ok(());
         };
-        self.stats.copies_saved += saved_copies::save(&self.pagemap, copies, offset, piece)?;
+        if let (Some(copies), Some(pagemap)) = (mapping.copies, &self.pagemap) {
+            self.stats.copies_saved += saved_copies::save(pagemap, copies, mapping.offset, piece)?;
+        }
         Ok(())
     }
 

@@ -54,3 +54,26 @@ fn a_limit_of_file_sizes_refuses_copy_on_write_mappings_larger_than_it() {
     });
     assert_eq!(ended, Ok(0));
 }
+
+#[test]
+fn a_process_that_dropped_its_privileges_lacks_copy_on_write_alone() {
+    let _alone = alone();
+    let ended = in_child(|| {
+        // SAFETY: concerns the calling child alone. It fails for a user who has no privileges to drop.
+        unsafe {
+            libc::setresuid(65534, 65534, 65534);
+            libc::prctl(libc::PR_SET_DUMPABLE, 0);
+        }
+        assert!(std::fs::File::open("/proc/self/pagemap").is_err());
+        let space = AddressSpace::without_domain(2).unwrap();
+        let object = MemoryObject::create(TABLE as u64).unwrap();
+        let at = space.map(None, TABLE, &object, 0, read_write()).unwrap();
+        // SAFETY: mapped, and used by this test alone.
+        unsafe { bytes_mut(at, 1) }.fill(1);
+        let refused = space.map(None, TABLE, &object, 0, copy_on_write());
+        let text = refused.unwrap_err().to_string();
+        assert!(text.contains("PR_SET_DUMPABLE"), "{text}");
+        0
+    });
+    assert_eq!(ended, Ok(0));
+}
