@@ -4,7 +4,8 @@
 //! deallocated keeps its frame where it is: the domain's own frames are used again in place,
 //! without zeroing, without faults. The kernel zeroes a frame once, when it comes to the domain. A
 //! run that is wholly deallocated waits in a cache for a reservation of its size; frames that are
-//! needed meanwhile are taken from it without a write.
+//! needed meanwhile are taken from it without a write. A domain without a store evicts nothing, so
+//! there a page that is given up leaves its frame at once.
 //!
 //! Several spaces may have one domain. What one of them deallocated is erased before another one
 //! gets it, unless it was committed with `dealloc_no_erase` (2.1). Between domains the kernel
@@ -161,12 +162,10 @@ impl Backing {
         let stretch = unsafe { self.domain.allocate_in(Reservation { addr, len }) }?;
         let user = Arc::new(RunUser {
             base: addr,
+            paged: self.paged,
             core: Lock::new(CorePtr(Arc::as_ptr(core))),
         });
-        stretch.bind(Committed {
-            user: user.clone(),
-            paged: self.paged,
-        })?;
+        stretch.bind(Committed(user.clone()))?;
         // The rights are those of each page from here on.
         stretch.protect(Rights::META)?;
         Ok((stretch, user))
@@ -176,6 +175,8 @@ impl Backing {
 /// The space that uses a run.
 pub(crate) struct RunUser {
     base: usize,
+    /// The domain has a store.
+    paged: bool,
     core: Lock<CorePtr>,
 }
 
@@ -200,10 +201,7 @@ impl RunUser {
 }
 
 /// The driver of runs: a paged one, for which a page that is not committed is as if never touched.
-struct Committed {
-    user: Arc<RunUser>,
-    paged: bool,
-}
+struct Committed(Arc<RunUser>);
 
 impl StretchDriver for Committed {
     fn name(&self) -> &'static str {
@@ -211,11 +209,11 @@ impl StretchDriver for Committed {
     }
 
     fn evictable(&self) -> bool {
-        self.paged
+        self.0.paged
     }
 
     fn needs_store(&self) -> bool {
-        self.paged
+        self.0.paged
     }
 
     fn fault(&self, fault: &mut Activation<'_>) -> FillOutcome {
@@ -223,7 +221,7 @@ impl StretchDriver for Committed {
     }
 
     fn clean(&self, page: usize, _contents: &[u8; PAGE]) -> CleanOutcome {
-        if self.user.is_committed(page) {
+        if self.0.is_committed(page) {
             CleanOutcome::ToStore
         } else {
             CleanOutcome::Kept
@@ -306,8 +304,22 @@ impl Run {
         Ok(())
     }
 
+    /// Ends the commit of pages.
+    pub(crate) fn give_up(&mut self, range: &Range<usize>) -> Result<(), SpaceError> {
+        self.close(range)?;
+        if !self.user.paged {
+            let pages = self.page(range.start)..self.page(range.end);
+            self.stretch.discard(pages.clone())?;
+            pages.for_each(|page| {
+                self.written.remove(page);
+                self.to_erase.remove(page);
+            });
+        }
+        Ok(())
+    }
+
     /// Takes all access away.
-    pub(crate) fn close(&self, range: &Range<usize>) -> Result<(), SpaceError> {
+    fn close(&self, range: &Range<usize>) -> Result<(), SpaceError> {
         // SAFETY: the region is the space's; accesses are exceptions from here on, as the operation
         // says.
         Ok(unsafe { translation::set_access(range.start, range.len(), Access::NONE) }?)

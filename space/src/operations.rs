@@ -181,7 +181,7 @@ impl AddressSpace {
         self.for_each_region(&range, |region, part| match region.kind {
             Kind::Committed => {
                 self.set_kind(&part, Kind::Reserved, Rights::NONE);
-                state.close_runs(&part)
+                state.give_up_pages(&part)
             }
             Kind::Mapped(mapping) if state.mappings.get(&mapping.id).is_some_and(|m| m.own) => {
                 self.set_kind(&part, Kind::Reserved, Rights::NONE);
@@ -219,7 +219,7 @@ impl AddressSpace {
                 _released_last = state.release_mapping(&region.part(&part))?;
             }
             if region.kind == Kind::Committed {
-                state.close_runs(&part)?;
+                state.give_up_pages(&part)?;
             }
             for (piece, run) in state.split_by_runs(part) {
                 match run {

@@ -3,7 +3,8 @@
 mod common;
 
 use common::{PAGE, TABLE, backing, bytes, bytes_mut, read_write, space};
-use space::{AddressSpace, CommitFlags, MemoryObject, RegionState, Rights, SpaceError};
+use selfpage::{DirectIo, Domain};
+use space::{AddressSpace, Backing, CommitFlags, MemoryObject, RegionState, Rights, SpaceError};
 
 fn zeroed() -> CommitFlags {
     CommitFlags {
@@ -145,6 +146,38 @@ fn own_pages_come_back_unerased_and_zero_is_asked_for() {
         (stats.fresh_pages, stats.reused_pages, stats.zeroed_pages),
         (16, 32, 16)
     );
+}
+
+#[test]
+fn without_a_store_pages_that_are_given_up_leave_their_frames_to_others() {
+    let domain = Domain::builder()
+        .frames(256)
+        .direct_io(DirectIo::PinnedOnly)
+        .build()
+        .unwrap();
+    let space = AddressSpace::new(Backing::new(domain), 4).unwrap();
+    let fill = |at, pages: usize| {
+        // SAFETY: committed, and used by this test alone.
+        let bytes = unsafe { bytes_mut(at, pages * PAGE) };
+        assert!(bytes.iter().all(|b| *b == 0));
+        bytes.fill(1);
+    };
+    let at = space.allocate(200 * PAGE).unwrap();
+    fill(at, 200);
+    space.deallocate(at, 200 * PAGE).unwrap();
+    let at = space.reserve(None, 150 * PAGE, false).unwrap();
+    space
+        .commit(at, 150 * PAGE, CommitFlags::default())
+        .unwrap();
+    fill(at, 150);
+    space.decommit(at, 120 * PAGE).unwrap();
+    let other = space.allocate(100 * PAGE).unwrap();
+    fill(other, 100);
+    space.decommit(other, 100 * PAGE).unwrap();
+    space
+        .commit(at, 100 * PAGE, CommitFlags::default())
+        .unwrap();
+    fill(at, 100);
 }
 
 #[test]
