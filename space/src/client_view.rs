@@ -68,6 +68,9 @@ impl<'a> ClientView<'a> {
         if !object.is_memory()? {
             return Err(SpaceError::NotMemory);
         }
+        if object.is_empty() {
+            return Err(SpaceError::Foreign("it has no bytes"));
+        }
         let record = Arc::new(FaultRecord::default());
         let len = usize::try_from(object.len()).unwrap_or(usize::MAX);
         let flags = MapFlags::new(rights);

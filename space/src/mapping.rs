@@ -128,8 +128,9 @@ impl AddressSpace {
     /// A file for the copies of a mapping of `len` bytes.
     fn make_copies(&self, len: u64) -> Result<OwnedFd, SpaceError> {
         self.core.open_pagemap()?;
-        let copies = memfd_create("selfpage-copies", MemfdFlags::CLOEXEC)
-            .map_err(SpaceError::system("memfd_create"))?;
+        let copies = memfd_create("selfpage-copies", MemfdFlags::CLOEXEC).map_err(SpaceError::system(
+            "making a copy-on-write mapping's file of copies (each is a descriptor: see `ulimit -n`)",
+        ))?;
         wired::check_file_size(len)
             .and_then(|()| ftruncate(&copies, len))
             .map_err(SpaceError::system(

@@ -55,11 +55,14 @@ impl MemoryObject {
     /// [`SpaceError::Unaligned`], or the kernel's error.
     pub fn create(size: u64) -> Result<Self, SpaceError> {
         aligned("size", size)?;
-        let memory = memfd_create("selfpage-object", MemfdFlags::CLOEXEC)
-            .map_err(SpaceError::system("memfd_create"))?;
+        let memory = memfd_create("selfpage-object", MemfdFlags::CLOEXEC).map_err(
+            SpaceError::system("making a memory object (each is a descriptor: see `ulimit -n`)"),
+        )?;
         wired::check_file_size(size)
             .and_then(|()| ftruncate(&memory, size))
-            .map_err(SpaceError::system("ftruncate"))?;
+            .map_err(SpaceError::system(
+                "ftruncate of a memory object (see `ulimit -f`)",
+            ))?;
         Ok(Self {
             memory: Arc::new(memory),
             offset: 0,

@@ -77,3 +77,26 @@ fn a_process_that_dropped_its_privileges_lacks_copy_on_write_alone() {
     });
     assert_eq!(ended, Ok(0));
 }
+
+#[test]
+fn a_limit_of_descriptors_is_named_where_a_mapping_or_an_object_needs_one() {
+    let _alone = alone();
+    let ended = in_child(|| {
+        let limit = libc::rlimit {
+            rlim_cur: 64,
+            rlim_max: 64,
+        };
+        // SAFETY: concerns the calling child alone.
+        assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) }, 0);
+        let space = AddressSpace::without_domain(2).unwrap();
+        let object = MemoryObject::create(PAGE as u64).unwrap();
+        let map = || space.map(None, PAGE, &object, 0, copy_on_write());
+        let refused = (0..64).find_map(|_| map().err()).unwrap();
+        let created = MemoryObject::create(PAGE as u64).unwrap_err();
+        for text in [refused.to_string(), created.to_string()] {
+            assert!(text.contains("ulimit -n"), "{text}");
+        }
+        0
+    });
+    assert_eq!(ended, Ok(0));
+}

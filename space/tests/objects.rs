@@ -228,6 +228,14 @@ fn memory_of_a_client_that_cannot_be_mapped_gets_it_a_fault() {
 }
 
 #[test]
+fn a_client_view_of_no_bytes_is_refused_as_such() {
+    let space = AddressSpace::without_domain(8).unwrap();
+    let empty = MemoryObject::create(0).unwrap();
+    let refused = space.client_view(&empty, Rights::READ).map(drop);
+    assert!(matches!(refused, Err(SpaceError::Foreign(_))));
+}
+
+#[test]
 fn a_client_that_truncates_gets_its_fault_and_no_other_client_does() {
     let space = AddressSpace::without_domain(64).unwrap();
     let objects: Vec<_> = (0..8)
