@@ -124,7 +124,7 @@ pub enum SpaceError {
     Translation(#[from] TranslationError),
     /// Every entry of the VTLB is pinned.
     #[error(
-        "{needed} page-table pages are to be pinned, {pinned} are, and the bound is {bound}: one stays free for misses"
+        "{needed} page-table pages are to be pinned, {pinned} are, and the bound is {bound}: two stay free for misses"
     )]
     VtlbFull {
         /// Entries to pin.

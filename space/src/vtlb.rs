@@ -186,7 +186,7 @@ impl Vtlb {
         if dry {
             self.limit.request(1, oldest.map(|(_, entered)| entered));
         }
-        // Pins leave one range at least.
+        // Pins leave two ranges at least.
         let Some((table, _)) = oldest else {
             return Ok(());
         };
@@ -227,8 +227,7 @@ impl Vtlb {
         if !matches!(self.limit, PageLimit::Shared(_)) {
             return;
         }
-        // One page stays free for misses.
-        let pinned = self.entries.pinned_tables(&(0..0)).0 + 1;
+        let pinned = self.entries.pinned_tables(&(0..0)).0 + GUARANTEED;
         let spare = self.stats.pages > GUARANTEED;
         let oldest = match self.age_published {
             true => None,
@@ -237,6 +236,7 @@ impl Vtlb {
         let PageLimit::Shared(member) = &mut self.limit else {
             return;
         };
+        // As many as are guaranteed stay free for misses.
         member.keep(self.stats.pages.max(pinned));
         if !self.age_published {
             member.publish(oldest.map(|(_, entered)| entered));
@@ -328,11 +328,11 @@ impl Vtlb {
         unsafe { translation::map_scratch(page, piece.end - page) }
     }
 
-    /// Enters the pieces of `region` and pins them. One page stays free for misses. Pages that the
+    /// Enters the pieces of `region` and pins them. Two pages stay free for misses. Pages that the
     /// budget's pool does not have are requested of another space; a later attempt may find them.
     pub(crate) fn pin(&mut self, region: &Region) -> Result<(), SpaceError> {
         let (pinned, needed) = self.entries.pinned_tables(&region.range());
-        let pages = pinned + needed + 1;
+        let pages = pinned + needed + GUARANTEED;
         if !self.limit.allows(pages) {
             let bound = self.limit.bound();
             self.limit.request(pages - bound, None);

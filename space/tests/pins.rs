@@ -59,6 +59,24 @@ fn pins_that_overlap_keep_their_own_pages() {
 }
 
 #[test]
+fn pins_leave_an_instruction_the_two_ranges_that_it_may_need() {
+    for bound in [2, 3, 4] {
+        let space = AddressSpace::without_domain(bound).unwrap();
+        let object = MemoryObject::create(4 * TABLE as u64).unwrap();
+        let at = space
+            .map(None, 4 * TABLE, &object, 0, read_write())
+            .unwrap();
+        let pins: Vec<_> = (0..2)
+            .map_while(|range| space.pin(at + range * TABLE, PAGE).ok())
+            .collect();
+        assert_eq!(pins.len(), bound - 2);
+        let across = std::ptr::with_exposed_provenance::<u64>(at + 3 * TABLE - 4);
+        // SAFETY: mapped, and never written.
+        assert_eq!(unsafe { across.read_unaligned() }, 0);
+    }
+}
+
+#[test]
 fn pins_of_many_small_mappings_leave_room_for_misses() {
     const MAPPINGS: usize = 1100;
     let _alone = alone();

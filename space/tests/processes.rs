@@ -205,14 +205,14 @@ fn a_child_of_a_fork_leaves_its_parents_place_in_a_budget_to_it() {
 fn copies_that_cannot_be_saved_stay_where_they_are_and_writable() {
     let _alone = alone();
     let ended = in_child(|| {
-        let space = AddressSpace::without_domain(2).unwrap();
-        let object = MemoryObject::create(3 * TABLE as u64).unwrap();
+        let space = AddressSpace::without_domain(3).unwrap();
+        let object = MemoryObject::create(4 * TABLE as u64).unwrap();
         let flags = MapFlags {
             copy_on_write: true,
             ..read_write()
         };
-        let at = space.map(None, 3 * TABLE, &object, 0, flags).unwrap();
-        for range in 0..2 {
+        let at = space.map(None, 4 * TABLE, &object, 0, flags).unwrap();
+        for range in 0..3 {
             // SAFETY: mapped, and used by this process alone; below, too.
             unsafe { bytes_mut(at + range * TABLE, PAGE) }.fill(7);
         }
@@ -225,9 +225,9 @@ fn copies_that_cannot_be_saved_stay_where_they_are_and_writable() {
             libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
             assert_eq!(libc::setrlimit(libc::RLIMIT_FSIZE, &limit), 0);
         }
-        let refused = space.pin(at + 2 * TABLE, PAGE);
+        let refused = space.pin(at + 3 * TABLE, PAGE);
         assert!(matches!(refused, Err(SpaceError::Translation(_))));
-        for range in 0..2 {
+        for range in 0..3 {
             // SAFETY: as above.
             let page = unsafe { bytes_mut(at + range * TABLE, PAGE) };
             assert!(page.iter().all(|b| *b == 7));
