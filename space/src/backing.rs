@@ -4,8 +4,9 @@
 //! deallocated keeps its frame where it is: the domain's own frames are used again in place,
 //! without zeroing, without faults. The kernel zeroes a frame once, when it comes to the domain. A
 //! run that is wholly deallocated waits in a cache for a reservation of its size; frames that are
-//! needed meanwhile are taken from it without a write. A domain without a store evicts nothing, so
-//! there a page that is given up leaves its frame at once.
+//! needed meanwhile are taken from it without a write. A domain without a store evicts nothing: there
+//! the cache has what the other runs leave of the frames, and a page that is given up in a run that
+//! is used leaves its frame at once.
 //!
 //! Several spaces may have one domain. What one of them deallocated is erased before another one
 //! gets it, unless it was committed with `dealloc_no_erase` (2.1). Between domains the kernel
@@ -13,12 +14,13 @@
 
 use crate::core::Core;
 use crate::error::SpaceError;
+use crate::page_bits::PageBits;
 use selfpage::{
     Activation, CleanOutcome, Domain, FillOutcome, Paged, Rights, Stretch, StretchDriver,
     StretchError,
 };
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use translation::{Access, Reservation};
 use wired::{Lock, PAGE};
@@ -49,8 +51,10 @@ pub struct Backing {
     domain: Domain,
     paged: bool,
     cache: Mutex<Vec<Run>>,
-    /// Pages that the cache holds at most.
+    /// Pages that the cache holds at most; without a store, less those of the other runs.
     cache_pages: usize,
+    /// Pages of the runs that spaces use.
+    used_pages: AtomicUsize,
     pub(crate) counters: CommitCounters,
 }
 
@@ -58,9 +62,13 @@ impl Backing {
     /// For spaces whose private memory has frames, and if there is one the store, of this domain.
     /// Runs of as many pages as the contract has frames stay in the cache at most.
     pub fn new(domain: Domain) -> Arc<Self> {
+        let frames = domain.contract().x as usize;
+        let paged = domain.store().is_some();
         Arc::new(Self {
-            paged: domain.store().is_some(),
-            cache_pages: domain.contract().x as usize,
+            paged,
+            // The pager keeps a few frames spare, which only eviction would give.
+            cache_pages: if paged { frames } else { frames - frames / 16 },
+            used_pages: AtomicUsize::new(0),
             domain,
             cache: Mutex::default(),
             counters: CommitCounters::default(),
@@ -109,7 +117,9 @@ impl Backing {
             .iter()
             .rposition(|run| fits(&run) && run.last_space == space);
         let index = own.or_else(|| cache.iter().rposition(|run| fits(&run)))?;
-        Some(cache.swap_remove(index))
+        let run = cache.swap_remove(index);
+        self.used_pages.fetch_add(run.pages(), Ordering::Relaxed);
+        Some(run)
     }
 
     /// Drops the cached runs that overlap `range`.
@@ -125,14 +135,33 @@ impl Backing {
 
     /// Keeps a run that no region uses, or drops the oldest ones.
     pub(crate) fn put_cached(&self, run: Run) {
+        self.used_pages.fetch_sub(run.pages(), Ordering::Relaxed);
+        self.cache().push(run);
+        self.limit_cache();
+    }
+
+    /// Drops the oldest cached runs beyond the limit.
+    fn limit_cache(&self) {
+        let used = match self.paged {
+            true => 0,
+            false => self.used_pages.load(Ordering::Relaxed),
+        };
+        let limit = self.cache_pages.saturating_sub(used);
         let mut cache = self.cache();
-        cache.push(run);
         let mut dropped = Vec::new();
-        while cache.iter().map(Run::pages).sum::<usize>() > self.cache_pages {
+        while cache.iter().map(Run::pages).sum::<usize>() > limit {
             dropped.push(cache.remove(0));
         }
         drop(cache);
         drop(dropped);
+    }
+
+    /// Ends a run and keeps its addresses reserved. No page of it is pinned.
+    pub(crate) fn release(&self, run: Run) {
+        self.used_pages.fetch_sub(run.pages(), Ordering::Relaxed);
+        if let Some(stretch) = Arc::into_inner(run.stretch) {
+            stretch.release();
+        }
     }
 
     /// Makes a run of reserved addresses, which are unmapped where this fails.
@@ -142,7 +171,12 @@ impl Backing {
         range: Range<usize>,
         space: u64,
     ) -> Result<Run, SpaceError> {
-        let (stretch, user) = self.make_stretch(core, range)?;
+        let pages = range.len() / PAGE;
+        self.used_pages.fetch_add(pages, Ordering::Relaxed);
+        self.limit_cache();
+        let (stretch, user) = self.make_stretch(core, range).inspect_err(|_| {
+            self.used_pages.fetch_sub(pages, Ordering::Relaxed);
+        })?;
         Ok(Run {
             written: PageBits::new(stretch.pages()),
             to_erase: PageBits::new(stretch.pages()),
@@ -229,27 +263,6 @@ impl StretchDriver for Committed {
     }
 }
 
-/// A bit for each page of a run.
-struct PageBits(Vec<u64>);
-
-impl PageBits {
-    fn new(pages: usize) -> Self {
-        Self(vec![0; pages.div_ceil(64)])
-    }
-
-    fn contains(&self, page: usize) -> bool {
-        self.0[page / 64] & 1 << (page % 64) != 0
-    }
-
-    fn insert(&mut self, page: usize) {
-        self.0[page / 64] |= 1 << (page % 64);
-    }
-
-    fn remove(&mut self, page: usize) {
-        self.0[page / 64] &= !(1 << (page % 64));
-    }
-}
-
 /// A stretch behind committed pages.
 pub(crate) struct Run {
     pub(crate) stretch: Arc<Stretch>,
@@ -276,13 +289,6 @@ impl Run {
         (addr - self.stretch.base()) / PAGE
     }
 
-    /// Ends the run and keeps its addresses reserved. No page of it is pinned.
-    pub(crate) fn release(self) {
-        if let Some(stretch) = Arc::into_inner(self.stretch) {
-            stretch.release();
-        }
-    }
-
     /// No space uses it any more.
     pub(crate) fn leave(&mut self) {
         self.user.set(std::ptr::null());
@@ -304,7 +310,8 @@ impl Run {
         Ok(())
     }
 
-    /// Ends the commit of pages.
+    /// Takes all access to pages of a run away that stays in use. Without a store, which evicts none,
+    /// they leave their frames.
     pub(crate) fn give_up(&mut self, range: &Range<usize>) -> Result<(), SpaceError> {
         self.close(range)?;
         if !self.user.paged {
@@ -319,7 +326,7 @@ impl Run {
     }
 
     /// Takes all access away.
-    fn close(&self, range: &Range<usize>) -> Result<(), SpaceError> {
+    pub(crate) fn close(&self, range: &Range<usize>) -> Result<(), SpaceError> {
         // SAFETY: the region is the space's; accesses are exceptions from here on, as the operation
         // says.
         Ok(unsafe { translation::set_access(range.start, range.len(), Access::NONE) }?)

@@ -44,6 +44,7 @@ mod mapping;
 mod object;
 mod object_pager;
 mod operations;
+mod page_bits;
 mod page_limit;
 mod paged_memory;
 mod pager_member;

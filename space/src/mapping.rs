@@ -160,8 +160,8 @@ impl AddressSpace {
                 at = next.map_or(run.end, |r| r.end);
                 gaps.extend((!gap.is_empty()).then_some(gap));
             }
-            if let Some(run) = state.runs.remove(&base) {
-                run.release();
+            if let (Some(run), Some(backing)) = (state.runs.remove(&base), &self.backing) {
+                backing.release(run);
             }
             for gap in gaps {
                 unmap(&gap)?;

@@ -219,11 +219,11 @@ impl AddressSpace {
                 _released_last = state.release_mapping(&region.part(&part))?;
             }
             if region.kind == Kind::Committed {
-                state.give_up_pages(&part)?;
+                state.close_runs(&part)?;
             }
             for (piece, run) in state.split_by_runs(part) {
                 match run {
-                    Some(base) => self.release_run(&mut state, base),
+                    Some(base) => self.release_run(&mut state, base, &piece)?,
                     None => unmap(&piece)?,
                 }
             }
@@ -231,22 +231,25 @@ impl AddressSpace {
         })
     }
 
-    /// Gives a run to the cache if no region has a part of it any more.
-    fn release_run(&self, state: &mut SpaceState, base: usize) {
+    /// Gives a run to the cache if no region has a part of it any more, else gives up `piece` of it.
+    fn release_run(
+        &self,
+        state: &mut SpaceState,
+        base: usize,
+        piece: &Range<usize>,
+    ) -> Result<(), SpaceError> {
         let Some(range) = state.runs.get(&base).map(Run::range) else {
-            return;
+            return Ok(());
         };
-        let used = self
-            .core
-            .first_after(range.start)
-            .is_some_and(|r| r.start < range.end);
-        let Some(mut run) = (!used).then(|| state.runs.remove(&base)).flatten() else {
-            return;
-        };
-        run.leave();
-        if let Some(backing) = &self.backing {
+        let next = self.core.first_after(range.start);
+        if next.is_some_and(|region| region.start < range.end) {
+            return state.give_up_pages(piece);
+        }
+        if let (Some(mut run), Some(backing)) = (state.runs.remove(&base), &self.backing) {
+            run.leave();
             backing.put_cached(run);
         }
+        Ok(())
     }
 
     /// Reserves unmapped addresses of a reserved region again. If other code mapped something there

@@ -148,36 +148,67 @@ fn own_pages_come_back_unerased_and_zero_is_asked_for() {
     );
 }
 
-#[test]
-fn without_a_store_pages_that_are_given_up_leave_their_frames_to_others() {
+/// A space with a domain of 256 frames that has no store.
+fn without_a_store() -> AddressSpace {
     let domain = Domain::builder()
         .frames(256)
         .direct_io(DirectIo::PinnedOnly)
         .build()
         .unwrap();
-    let space = AddressSpace::new(Backing::new(domain), 4).unwrap();
-    let fill = |at, pages: usize| {
-        // SAFETY: committed, and used by this test alone.
-        let bytes = unsafe { bytes_mut(at, pages * PAGE) };
-        assert!(bytes.iter().all(|b| *b == 0));
-        bytes.fill(1);
-    };
+    AddressSpace::new(Backing::new(domain), 4).unwrap()
+}
+
+/// Writes pages that are zeros.
+fn fill(at: usize, pages: usize) {
+    // SAFETY: committed, and used by the caller alone.
+    let bytes = unsafe { bytes_mut(at, pages * PAGE) };
+    assert!(bytes.iter().all(|b| *b == 0));
+    bytes.fill(1);
+}
+
+#[test]
+fn without_a_store_pages_that_are_given_up_leave_their_frames_to_others() {
+    let space = without_a_store();
     let at = space.allocate(200 * PAGE).unwrap();
     fill(at, 200);
     space.deallocate(at, 200 * PAGE).unwrap();
-    let at = space.reserve(None, 150 * PAGE, false).unwrap();
-    space
-        .commit(at, 150 * PAGE, CommitFlags::default())
-        .unwrap();
+    let at = space.allocate(150 * PAGE).unwrap();
     fill(at, 150);
     space.decommit(at, 120 * PAGE).unwrap();
     let other = space.allocate(100 * PAGE).unwrap();
     fill(other, 100);
-    space.decommit(other, 100 * PAGE).unwrap();
+    space.deallocate(other, 50 * PAGE).unwrap();
     space
         .commit(at, 100 * PAGE, CommitFlags::default())
         .unwrap();
     fill(at, 100);
+    let last = space.allocate(60 * PAGE).unwrap();
+    fill(last, 60);
+}
+
+#[test]
+fn without_a_store_frames_are_used_again_in_place_while_all_pages_have_one() {
+    let space = without_a_store();
+    let at = space.allocate(100 * PAGE).unwrap();
+    fill(at, 100);
+    for _ in 0..2 {
+        space.deallocate(at, 100 * PAGE).unwrap();
+        assert_eq!(space.allocate(100 * PAGE).unwrap(), at);
+        // SAFETY: committed, and used by this test alone.
+        assert!(unsafe { bytes(at, 100 * PAGE) }.iter().all(|b| *b == 1));
+    }
+    space.deallocate(at, 100 * PAGE).unwrap();
+    // Pages that have their frames later count, too.
+    let auto = CommitFlags {
+        auto: true,
+        ..CommitFlags::default()
+    };
+    let regions = [110, 120].map(|pages| {
+        let at = space.reserve(None, pages * PAGE, false).unwrap();
+        space.commit(at, pages * PAGE, auto).unwrap();
+        (at, pages)
+    });
+    regions.into_iter().for_each(|(at, pages)| fill(at, pages));
 }
 
 #[test]
