@@ -84,7 +84,8 @@ impl AddressSpace {
         }
     }
 
-    /// Commits reserved pages: see [`CommitFlags`].
+    /// Commits reserved pages: see [`CommitFlags`]. Where frames are short it waits for them, and the
+    /// space's other operations wait with it, the end of a pin too; accesses do not.
     ///
     /// # Errors
     /// [`SpaceError::State`] for pages that are committed or mapped, [`SpaceError::NotReserved`],
