@@ -223,8 +223,8 @@ impl AddressSpace {
     /// Maps the memory of a client with `rights`, without exceptions.
     ///
     /// # Errors
-    /// As for [`AddressSpace::map`]; [`SpaceError::Foreign`] for an object of no bytes, [`SpaceError::NotMemory`] for
-    /// one that is a file: the end of a mapping of a file may wait for the file system, and that for the client.
+    /// As for [`AddressSpace::map`]; [`SpaceError::Foreign`] for an object of no bytes, [`SpaceError::ServedFile`] for
+    /// a file of FUSE or of a network: the end of its mapping waits for the server, and that may be the client.
     pub fn client_view(
         &self,
         object: &MemoryObject,

@@ -65,8 +65,8 @@ impl<'a> ClientView<'a> {
         object: &MemoryObject,
         rights: Rights,
     ) -> Result<Self, SpaceError> {
-        if !object.is_memory()? {
-            return Err(SpaceError::NotMemory);
+        if object.is_served()? {
+            return Err(SpaceError::ServedFile);
         }
         if object.is_empty() {
             return Err(SpaceError::Foreign("it has no bytes"));

@@ -87,12 +87,12 @@ pub enum SpaceError {
         "the descriptor is of no memory object ({0}): expected a regular file or shared memory"
     )]
     Foreign(&'static str),
-    /// A client's object is no memory.
+    /// A client's object is a file that another process or machine serves.
     #[error(
-        "a view of a client's needs memory (memfd, POSIX shared memory), and this object is a file, whose file system \
-         may answer late or never: have the client send memory"
+        "a client's view is not of a file that another process or machine serves (FUSE, NFS): it may answer late or \
+         never; have the client send memory"
     )]
-    NotMemory,
+    ServedFile,
     /// The object has less memory than the view.
     #[error(
         "the memory object has {there} bytes and the view ends at {end}: its owner truncated or deallocated it"

@@ -36,11 +36,18 @@ pub struct MemoryObject {
     paged: Option<Arc<PagedObject>>,
 }
 
-/// The kinds of file systems (`statfs(2)`) that memory is of: `memfd_create` and POSIX shared memory, `memfd_secret`, and
-/// memory of huge pages.
-const TMPFS: u32 = 0x0102_1994;
-const SECRETMEM: u32 = 0x5345_434d;
+/// The kind of file system (`statfs(2)`) of memory of huge pages.
 const HUGETLBFS: u32 = 0x9584_58f6;
+
+/// Those whose files another process or machine serves: FUSE, NFS, SMB, CIFS, 9P, Ceph.
+const SERVED: [u32; 6] = [
+    0x6573_5546,
+    0x6969,
+    0xfe53_4d42,
+    0xff53_4d42,
+    0x0102_1997,
+    0x00c3_6400,
+];
 
 /// A view's offset, length and rights, as a message has them.
 const MESSAGE: usize = 24;
@@ -110,9 +117,9 @@ impl MemoryObject {
         })
     }
 
-    /// Returns true if the object is memory, and no file of a file system that may answer late or never.
-    pub(crate) fn is_memory(&self) -> Result<bool, SpaceError> {
-        Ok([TMPFS, SECRETMEM].contains(&file_system(&self.memory)?))
+    /// Returns true if it is a file that another process or machine serves, late or never.
+    pub(crate) fn is_served(&self) -> Result<bool, SpaceError> {
+        Ok(SERVED.contains(&file_system(&self.memory)?))
     }
 
     /// Bytes.

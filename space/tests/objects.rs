@@ -27,17 +27,6 @@ fn memory_of_huge_pages_and_bare_paths_are_no_objects() {
 }
 
 #[test]
-fn a_clients_file_is_not_viewed() {
-    let folder = env!("CARGO_TARGET_TMPDIR");
-    let file = tempfile::tempfile_in(folder).unwrap();
-    file.set_len(PAGE as u64).unwrap();
-    let object = MemoryObject::from_file(file).unwrap();
-    let space = AddressSpace::without_domain(8).unwrap();
-    let refused = space.client_view(&object, Rights::READ);
-    assert!(matches!(refused.err(), Some(SpaceError::NotMemory)));
-}
-
-#[test]
 fn a_view_gives_no_more_than_its_part_and_rights() {
     let space = AddressSpace::without_domain(8).unwrap();
     let object = MemoryObject::create(4 * PAGE as u64).unwrap();
