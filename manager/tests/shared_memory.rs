@@ -22,6 +22,10 @@ const SLOT: u16 = 1;
 const CHILD: u16 = 2;
 const OTHER: u16 = 3;
 
+/// Far below all other memory: the kernel chooses the highest place that is free, and threads of other tests' pagers may map
+/// something at any time.
+const FAR: usize = 1 << 44;
+
 /// Held by a test. The place of memory that it has unmapped is free until it maps something there.
 static PLACES: Mutex<()> = Mutex::new(());
 
@@ -206,7 +210,7 @@ fn memory_is_served_where_other_memory_was_whose_end_is_read_late() {
     let gate = Arc::new(Gate::default());
     let Tree { mailbox, .. } = start_pager(gate.clone(), "ram:16M");
     let first = memory();
-    let at = map(None, &first);
+    let at = map(Some((FAR, MapFlags::FIXED_NOREPLACE)), &first);
     share(&mailbox, (SLOT, Some(uffd())), at, first).succeeds();
     touch(at, 1000);
 
