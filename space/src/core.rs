@@ -9,7 +9,7 @@
 use crate::error::SpaceError;
 use crate::held_times::{HeldTimes, SectionTimes};
 use crate::region::{Kind, Region};
-use crate::registry::FaultResolver;
+use crate::registry::{self, FaultResolver};
 use crate::tree::{Node, RegionTree};
 use crate::vtlb::Vtlb;
 use selfpage::{Handled, RegionFault};
@@ -155,8 +155,13 @@ impl FaultResolver for Core {
             return None;
         }
         self.find(fault.addr)?;
-        // An entry that cannot be mapped is an exception to the program, as a page that cannot be
-        // read is.
-        Some(self.miss(fault).unwrap_or(Handled::Default))
+        Some(self.miss(fault).unwrap_or_else(|why| {
+            // An exception to the program, as a page that cannot be read is.
+            registry::report(format_args!(
+                "selfpage: an access at {:#x}: {why}\n",
+                fault.addr
+            ));
+            Handled::Default
+        }))
     }
 }

@@ -5,6 +5,7 @@
 
 use crate::error::SpaceError;
 use selfpage::{Handled, RegionFault};
+use std::os::fd::BorrowedFd;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -89,6 +90,15 @@ fn resolve(fault: &RegionFault) -> Handled {
         }
     }
     Handled::Default
+}
+
+/// Writes a line to standard error without allocating: a resolver runs in a signal handler, on the thread that
+/// faulted.
+pub(crate) fn report(text: std::fmt::Arguments<'_>) {
+    let line = wired::LogLine::new(text);
+    // SAFETY: standard error, wherever it leads.
+    let stderr = unsafe { BorrowedFd::borrow_raw(2) };
+    let _ = rustix::io::write(stderr, line.as_str().as_bytes());
 }
 
 #[cfg(test)]

@@ -102,7 +102,10 @@ impl Vtlb {
         match mapped.or_else(|error| self.give_scratch_for(&piece, &mapping, addr, error)) {
             Ok(()) => Ok(index),
             Err(error) => {
-                self.release(&piece.range())?;
+                // Where the process has no mapping left this fails likewise; nothing is mapped there then.
+                // SAFETY: the region is the space's.
+                let _ = unsafe { translation::hide(piece.start, piece.end - piece.start) };
+                self.forget(index);
                 Err(error)
             }
         }
@@ -305,12 +308,17 @@ impl Vtlb {
         };
         // SAFETY: the region is the space's; its accesses fault from here on.
         unsafe { translation::hide(piece.start, piece.len()) }?;
+        self.forget(index);
+        Ok(())
+    }
+
+    /// Takes a piece that is hidden out of the list.
+    fn forget(&mut self, index: usize) {
         let table = self.entries.remove(index).table();
         self.age_published = false;
         if !self.entries.has_table(table) {
             self.stats.pages -= 1;
         }
-        Ok(())
     }
 
     /// Gives the rest of a piece, from the page of `addr` on, scratch pages: the object ends before.

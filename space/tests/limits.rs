@@ -100,3 +100,30 @@ fn a_limit_of_descriptors_is_named_where_a_mapping_or_an_object_needs_one() {
     });
     assert_eq!(ended, Ok(0));
 }
+
+#[test]
+fn an_access_for_which_the_process_has_no_mapping_left_is_an_exception() {
+    let _alone = alone();
+    let ended = in_child(|| {
+        let space = AddressSpace::without_domain(8).unwrap();
+        let object = MemoryObject::create(8 * TABLE as u64).unwrap();
+        let at = space
+            .map(None, 8 * TABLE, &object, 0, read_write())
+            .unwrap();
+        let most = std::fs::read_to_string("/proc/sys/vm/max_map_count").unwrap();
+        let most: usize = most.trim().parse().unwrap();
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        // SAFETY: fresh addresses, whose pages get different rights until there are no mappings left.
+        unsafe {
+            let area = libc::mmap(std::ptr::null_mut(), 2 * most * PAGE, 0, flags, -1, 0);
+            assert_ne!(area, libc::MAP_FAILED);
+            let pages = (0..most).map(|n| area.byte_add(2 * n * PAGE));
+            let mut splits = pages.map(|page| libc::mprotect(page, PAGE, libc::PROT_READ));
+            assert!(splits.any(|split| split != 0));
+        }
+        // SAFETY: mapped, and used by this test alone.
+        unsafe { bytes_mut(at + 4 * TABLE + PAGE, 1)[0] = 1 };
+        0
+    });
+    assert_eq!(ended, Err(libc::SIGSEGV));
+}

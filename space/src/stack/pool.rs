@@ -8,7 +8,6 @@ use corosensei::Yielder;
 use corosensei::stack::{Stack, StackPointer};
 use selfpage::{Handled, RegionFault};
 use std::ops::Range;
-use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use translation::{Access, Capabilities, IoVec, Pagemap, Reservation};
@@ -126,8 +125,6 @@ impl Area {
         inside.then(|| (addr - self.base) / self.slot_bytes())
     }
 
-    /// Writes a line without allocating: this runs in a signal handler, on the thread whose stack
-    /// it is about.
     fn report_overflow(&self, index: usize) {
         let name = self.slots[index]
             .name
@@ -136,12 +133,9 @@ impl Area {
             .unwrap_or_default();
         let shown = std::str::from_utf8(&name.bytes[..name.len]).unwrap_or("?");
         let kib = self.stack_bytes >> 10;
-        let line = wired::LogLine::new(format_args!(
+        registry::report(format_args!(
             "selfpage: stack overflow: the stack \"{shown}\" has {kib} KiB; give its pool larger stacks\n"
         ));
-        // SAFETY: standard error, wherever it leads.
-        let stderr = unsafe { BorrowedFd::borrow_raw(2) };
-        let _ = rustix::io::write(stderr, line.as_str().as_bytes());
     }
 }
 
