@@ -235,7 +235,7 @@ fn paths_that_cannot_hold_pages_are_refused_by_name() {
     let path = directory.path().join("swap");
     let there = directory.path().to_owned();
     assert!(refusal(SwapFs::open(&there)).contains("is a directory"));
-    assert!(refusal(SwapFs::open(&path)).contains("format it first"));
+    assert!(refusal(SwapFs::open(&path)).contains("a daemon makes it"));
     assert!(refusal(SwapFs::open(Path::new("/dev/null"))).contains("neither a partition"));
     assert!(refusal(SwapFs::format(&path, &FormatOptions::default())).contains("give its size"));
 

@@ -370,7 +370,7 @@ impl DevicePath<'_> {
 
     fn refused(&self, errno: Errno) -> OpenError {
         self.error(match errno {
-            Errno::NOENT => "no such file: format it first".to_owned(),
+            Errno::NOENT => "no such file: a daemon makes it".to_owned(),
             Errno::NOTDIR => "part of the path is not a directory".to_owned(),
             Errno::ACCESS | Errno::PERM => "no permission to read and write it".to_owned(),
             Errno::ROFS => "the file system is read-only".to_owned(),

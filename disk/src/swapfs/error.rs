@@ -35,7 +35,9 @@ pub enum OpenError {
         found: String,
     },
     /// The device holds no swap filesystem.
-    #[error("{place} holds {found}, not a swap filesystem: format it first")]
+    #[error(
+        "{place} holds {found}, not a swap filesystem: a daemon makes one where there is nothing"
+    )]
     NotOurs {
         /// The path.
         place: String,
@@ -45,7 +47,7 @@ pub enum OpenError {
     /// The swap filesystem has a later version.
     #[error(
         "{place} has a swap filesystem of version {version}, this program supports {known}: use \
-         the program that made it, or format it again"
+         the program that made it, or remove it (of a partition, zero the first 2 MiB): the daemon makes a new one"
     )]
     Newer {
         /// The path.
@@ -56,7 +58,10 @@ pub enum OpenError {
         known: u32,
     },
     /// Both superblocks are lost or invalid.
-    #[error("the swap filesystem on {place} is damaged ({why}): format it again")]
+    #[error(
+        "the swap filesystem on {place} is damaged ({why}): remove it (of a partition, zero the first 2 MiB), and \
+         the daemon makes a new one"
+    )]
     Damaged {
         /// The path.
         place: String,
@@ -65,8 +70,8 @@ pub enum OpenError {
     },
     /// The device became smaller.
     #[error(
-        "the swap filesystem on {place} was made for {}, and there are {}: give it back its size, \
-         or format it again", Bytes(*recorded), Bytes(*there)
+        "the swap filesystem on {place} was made for {}, and there are {}: give it back its size, or remove it (of a \
+         partition, zero the first 2 MiB): the daemon makes a new one", Bytes(*recorded), Bytes(*there)
     )]
     Shrunk {
         /// The path.
@@ -129,7 +134,7 @@ pub enum OpenError {
 pub enum FileError {
     /// Not enough space.
     #[error(
-        "{} of swap asked, {} free (the largest piece {}): ask for less, or release swap files",
+        "{} of swap asked, {} free (the largest piece {}): ask for less, or end a program that has some",
         Bytes(*asked), Bytes(*free), Bytes(*largest)
     )]
     NoRoom {
@@ -141,7 +146,7 @@ pub enum FileError {
         largest: u64,
     },
     /// The table is full.
-    #[error("limit of {most} {what} reached: release swap files")]
+    #[error("limit of {most} {what} of swap files reached: end a program that has some")]
     Full {
         /// `files` or `extents`.
         what: &'static str,
