@@ -105,6 +105,7 @@ impl Daemon {
                     terms,
                     place,
                     since: Instant::now(),
+                    is_retry: false,
                 });
             }
             TenantRequest::File { name, disk } => {

@@ -97,6 +97,9 @@ impl PagedProcess {
     }
 }
 
+/// A process that shares memory is at most so many below the program whose memory it is.
+const GENERATIONS: usize = 4;
+
 /// All of them, by slot.
 #[derive(Default)]
 pub(crate) struct ProcessTable(BTreeMap<SlotIndex, PagedProcess>);
@@ -120,10 +123,13 @@ impl ProcessTable {
         images.max_by_key(|member| member.joined)
     }
 
-    /// Of a program, or of the one whose memory a process shares (a child of `vfork`, or of `clone` with CLONE_VM).
+    /// Of a program, or of the one above it whose memory it shares (as a child of `vfork`, or of `clone` with CLONE_VM).
     pub fn by_memory(&self, process: Pid) -> Option<&PagedProcess> {
+        let parent = |pid: &Pid| ProcStatus::of(*pid)?.parent;
+        let above = || std::iter::successors(parent(&process), parent).take(GENERATIONS);
         let shares = |member: &&PagedProcess| share_memory(member.program, process);
-        self.of(process).or_else(|| self.iter().find(shares))
+        self.of(process)
+            .or_else(|| above().find_map(|pid| self.of(pid).filter(shares)))
     }
 
     pub fn insert(&mut self, member: PagedProcess) {

@@ -75,9 +75,8 @@ pub struct Supervisor {
     stats_fd: OwnedFd,
     program_ends: Arc<ProgramEnds>,
     members: ProcessTable,
-    /// Domains not yet reclaimed, and since when: a write of theirs is in flight, or
-    /// another dead process holds a page of theirs.
-    unfinished: Vec<(DomainId, Instant)>,
+    /// Domains not yet reclaimed: a write of theirs is in flight, or another dead process holds a page of theirs.
+    unfinished: Vec<DomainId>,
     unclaimed: UnclaimedDomains,
     new_images: NewImages,
     orphaned: Vec<(DomainId, OrphanedMemory)>,

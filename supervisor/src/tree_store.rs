@@ -83,13 +83,13 @@ impl TreeStore {
         self.fence.as_ref().is_none_or(|fence| fence.is_quiet(slot))
     }
 
-    /// Releases what the process that was in `slot` held, with no write of it in flight, or `late`: then too much time has
-    /// passed to wait. Returns false if another process has a page locked.
+    /// Releases what the process that was in `slot` held, with no write of it in flight. Returns false if another process
+    /// has a page locked.
     ///
-    /// The store's own wait is for the I/O of all processes, and keeps them from more meanwhile.
-    pub fn retire(&self, slot: SlotIndex, late: bool) -> bool {
-        let is_fenced = self.fence.as_ref().is_some_and(Fence::is_complete);
-        match is_fenced || late {
+    /// The store's own wait is for the I/O of all processes, and keeps them from more meanwhile: only where the fence
+    /// cannot tell.
+    pub fn retire(&self, slot: SlotIndex) -> bool {
+        match self.fence.as_ref().is_some_and(Fence::is_complete) {
             true => self.store.retire_quiet(slot),
             false => self.store.retire(slot),
         }

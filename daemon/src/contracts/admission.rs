@@ -98,6 +98,9 @@ impl Contracts {
         let JoinRequest { token, terms, .. } = *request;
         let number = self.frames.tenants.next_number();
         let mut tenant = self.new_tenant(token, request.resume_token, &request.name, terms)?;
+        if !request.is_retry {
+            self.count_change(&tenant)?;
+        }
         self.check_new_tenant(&tenant, &terms)?;
         let placement = placement(request.place);
         // Frames that the machine does not have are refused now, not by a fault.
@@ -176,6 +179,14 @@ impl Contracts {
         Ok(())
     }
 
+    /// Counts a request for a contract as a change of its user's, who may make so many.
+    fn count_change(&mut self, tenant: &Tenant) -> Result<(), Refusal> {
+        let limits = &mut self.frames.tenants.connections.user_limits;
+        limits
+            .over_change_rate(tenant.record.uid)
+            .map_or(Ok(()), Err)
+    }
+
     /// A tenant for the peer of a connection, if the policy allows its request.
     fn new_tenant(
         &mut self,
@@ -196,9 +207,7 @@ impl Contracts {
         // Guard against pid reuse: a peer that passed its socket on and exited must not be
         // mistaken for the process that now has its pid.
         let start = connection.peer.start()?;
-        let excess = self.frames.tenants.over_fd_quota(uid);
-        let limits = &mut self.frames.tenants.connections.user_limits;
-        if let Some(why) = excess.or_else(|| limits.over_change_rate(uid)) {
+        if let Some(why) = self.frames.tenants.over_fd_quota(uid) {
             return Err(why);
         }
         let number = self.frames.tenants.next_number();
@@ -369,6 +378,7 @@ impl Contracts {
         // Not used to resume: file clients request anew after a restart.
         let resume_token = ResumeToken::draw()?;
         let mut tenant = self.new_tenant(token, resume_token, name, terms)?;
+        self.count_change(&tenant)?;
         let backing = crate::backing::file(fd, &self.disk.swap)?;
         // Nothing fails once it has its share of the disk.
         let doorbell = tenant.share_doorbell()?;

@@ -22,6 +22,8 @@ pub(crate) struct JoinRequest {
     pub place: Option<FramePlacement>,
     /// When it came.
     pub since: Instant,
+    /// It was checked before.
+    pub is_retry: bool,
 }
 
 /// The requests that wait, in their order: one of a connection.
@@ -34,7 +36,10 @@ impl PostponedJoins {
         let is_first = self.0.iter().all(|other| other.token != request.token);
         let is_kept = is_first && request.since.elapsed() < PATIENCE;
         if is_kept {
-            self.0.push(request);
+            self.0.push(JoinRequest {
+                is_retry: true,
+                ..request
+            });
         }
         is_kept
     }

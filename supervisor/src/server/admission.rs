@@ -13,6 +13,7 @@ use crate::shared_memory::TreeParts;
 use crate::sockets::{self, Peer, answer, refuse};
 use frames::{DomainId, DomainPhase};
 use host::fd_reaper::PeerFd;
+use host::procfs::is_shortage;
 use host::seqpacket::DESCRIPTORS;
 use link::MIN_FRAMES;
 use link::handshake::{
@@ -22,7 +23,6 @@ use link::shared_request::SharedRequest;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io;
 use rustix::process::Pid;
-use std::fmt::Display;
 use std::io::ErrorKind;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -91,7 +91,7 @@ impl Supervisor {
         // domain has gone takes that for a child that has run.
         let slot = domain.and_then(|domain| match descriptor_reserve::has_room_for_more() {
             true => self.enter(&connection, pid, program, domain),
-            false => Err(cannot_take_in(&io::Errno::MFILE)),
+            false => Err(cannot_take_in(&io::Errno::MFILE.into())),
         });
         if let Ok(slot) = &slot {
             self.stats_page.block(*slot).add(Counter::Forks, 1);
@@ -174,7 +174,7 @@ impl Supervisor {
             .stats(domain)
             .is_some_and(|v| matches!(v.phase, DomainPhase::Nascent | DomainPhase::Live));
         // Taken back a second time, it would take the pages of the next domain in its slot.
-        let is_ending = self.unfinished.iter().any(|(ending, _)| *ending == domain);
+        let is_ending = self.unfinished.contains(&domain);
         match free && there && !is_ending {
             true => Ok(domain),
             false => Err("the domain admitted for this child is gone or another's".into()),
@@ -363,8 +363,12 @@ impl Supervisor {
     }
 }
 
-fn cannot_take_in(why: &dyn Display) -> String {
-    format!("`selfpage run` cannot take in one more process ({why}): raise `ulimit -n` before it")
+fn cannot_take_in(why: &std::io::Error) -> String {
+    let remedy = match is_shortage(why) {
+        true => ": raise `ulimit -n` before it",
+        false => "",
+    };
+    format!("`selfpage run` cannot take in one more process ({why}){remedy}")
 }
 
 /// What became of a process's first message, for the process and for the tree.

@@ -8,11 +8,7 @@ use crate::{TreeEvent, fault_limits};
 use frames::{DomainId, DomainPhase};
 use link::handshake::{SlotIndex, slot_of};
 use rustix::process::Pid;
-use std::time::{Duration, Instant};
-
-/// How long to wait for a dead process's last writes. A device that takes longer has
-/// failed; checksums detect what it then overwrites.
-const LAST_WRITES: Duration = Duration::from_secs(30);
+use std::time::Instant;
 
 impl Supervisor {
     /// A process has ended: keeps its totals, reclaims everything else.
@@ -92,18 +88,18 @@ impl Supervisor {
     }
 
     fn take_back_slot(&mut self, domain: DomainId) {
-        if !self.try_take_back(domain, false) {
-            self.unfinished.push((domain, Instant::now()));
+        if !self.try_take_back(domain) {
+            self.unfinished.push(domain);
         }
     }
 
-    /// Pages before the slot: once the ledger has that back another process may get it.
-    fn try_take_back(&mut self, domain: DomainId, late: bool) -> bool {
+    /// Pages before the slot: once the ledger has that back another process may get it. Not before the last writes have
+    /// ended, however long a device takes: they would overwrite another process's pages.
+    fn try_take_back(&mut self, domain: DomainId) -> bool {
         let slot = slot_of(domain.raw());
         let store = self.store.as_ref();
-        let quiet =
-            self.links.is_quiet(slot) && (late || store.is_none_or(|store| store.is_quiet(slot)));
-        let free = quiet && store.is_none_or(|store| store.retire(slot, late));
+        let quiet = self.links.is_quiet(slot) && store.is_none_or(|store| store.is_quiet(slot));
+        let free = quiet && store.is_none_or(|store| store.retire(slot));
         if free {
             self.ledger.retire(domain);
         }
@@ -119,8 +115,7 @@ impl Supervisor {
 
     pub(super) fn finish(&mut self) {
         let mut unfinished = std::mem::take(&mut self.unfinished);
-        unfinished
-            .retain(|(domain, since)| !self.try_take_back(*domain, since.elapsed() > LAST_WRITES));
+        unfinished.retain(|domain| !self.try_take_back(*domain));
         self.unfinished = unfinished;
     }
 
@@ -136,7 +131,7 @@ impl Supervisor {
             .ledger
             .all_stats()
             .filter(|view| self.members.get(slot_of(view.id.raw())).is_none())
-            .filter(|view| self.unfinished.iter().all(|(domain, _)| *domain != view.id))
+            .filter(|view| !self.unfinished.contains(&view.id))
             .filter(|view| view.phase == DomainPhase::Nascent && !view.has_creator)
             .map(|view| view.id)
             .collect();
