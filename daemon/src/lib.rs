@@ -8,7 +8,7 @@
 //! | part | holds |
 //! |---|---|
 //! | `Daemon` (`dispatch`, `queries`, `service`) | the contracts, signals; serves requests |
-//! | `Contracts` (`contracts/{admission,recovery,leave}`) | the configuration, the frames, the disk, control groups, fault rates, processor time |
+//! | `Contracts` (`contracts/{admission,postponed,recovery,leave}`) | the configuration, the frames, the disk, control groups, fault rates, processor time |
 //! | `FrameControl` | the frames allocator, its clock (`stall`), the tenants |
 //! | `Tenants` | each `tenant`, the connections, `jobs` that take long, the `loop_time` of persons |
 //! | `Connections` | `peer`s, `user_limits`, a `host::fd_reaper` |

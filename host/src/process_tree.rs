@@ -228,7 +228,7 @@ impl ProcStatus {
     }
 
     /// The same; an error where there was nothing to read it by.
-    fn read(pid: Pid) -> io::Result<Option<Self>> {
+    pub fn read(pid: Pid) -> io::Result<Option<Self>> {
         let pidfd = pidfd_open(pid, PidfdFlags::empty()).map_err(io::Error::from);
         let status = pidfd.and_then(|pidfd| match Self::of_pidfd(&pidfd) {
             None => Self::of_proc(pid),

@@ -1,12 +1,11 @@
 //! Private committed memory: stretches of a domain, and the domain's own free frames.
 //!
-//! A *run* is the stretch behind pages that were committed at once. A page that is decommitted or
-//! deallocated keeps its frame where it is: the domain's own frames are used again in place,
-//! without zeroing, without faults. The kernel zeroes a frame once, when it comes to the domain. A
-//! run that is wholly deallocated waits in a cache for a reservation of its size; frames that are
-//! needed meanwhile are taken from it without a write. A domain without a store evicts nothing: there
-//! the cache has what the other runs leave of the frames, and a page that is given up in a run that
-//! is used leaves its frame at once.
+//! A *run* is the stretch behind pages that were committed at once. A page that is decommitted or deallocated keeps its
+//! frame where it is: the domain's own frames are used again in place, without zeroing, without faults. The kernel zeroes
+//! a frame once, when it comes to the domain. A run that is wholly deallocated waits in a cache for a reservation of its
+//! size; frames that are needed meanwhile are taken from it without a write. A domain without a store evicts nothing:
+//! there the cache has what the other runs leave of the frames, and a page that is given up in a run that is used leaves
+//! its frame at once.
 //!
 //! Several spaces may have one domain. What one of them deallocated is erased before another one
 //! gets it, unless it was committed with `dealloc_no_erase` (2.1). Between domains the kernel
@@ -15,6 +14,7 @@
 use crate::core::Core;
 use crate::error::SpaceError;
 use crate::page_bits::PageBits;
+use crate::used_pages::UsedPages;
 use selfpage::{
     Activation, CleanOutcome, Domain, FillOutcome, Paged, Rights, Stretch, StretchDriver,
     StretchError,
@@ -54,13 +54,14 @@ pub struct Backing {
     /// Pages that the cache holds at most; without a store, less those of the other runs.
     cache_pages: usize,
     /// Pages of the runs that spaces use.
-    used_pages: AtomicUsize,
+    used_pages: Arc<AtomicUsize>,
     pub(crate) counters: CommitCounters,
 }
 
 impl Backing {
     /// For spaces whose private memory has frames, and if there is one the store, of this domain.
-    /// Runs of as many pages as the contract has frames stay in the cache at most.
+    /// Runs of as many pages as the contract has frames stay in the cache at most. Without a store their frames are
+    /// not evicted for other stretches: [`Backing::trim`] frees them.
     pub fn new(domain: Domain) -> Arc<Self> {
         let frames = domain.contract().x as usize;
         let paged = domain.store().is_some();
@@ -68,7 +69,7 @@ impl Backing {
             paged,
             // The pager keeps a few frames spare, which only eviction would give.
             cache_pages: if paged { frames } else { frames - frames / 16 },
-            used_pages: AtomicUsize::new(0),
+            used_pages: Arc::default(),
             domain,
             cache: Mutex::default(),
             counters: CommitCounters::default(),
@@ -117,8 +118,8 @@ impl Backing {
             .iter()
             .rposition(|run| fits(&run) && run.last_space == space);
         let index = own.or_else(|| cache.iter().rposition(|run| fits(&run)))?;
-        let run = cache.swap_remove(index);
-        self.used_pages.fetch_add(run.pages(), Ordering::Relaxed);
+        let mut run = cache.swap_remove(index);
+        run.used = Some(UsedPages::of(&self.used_pages, run.pages()));
         Some(run)
     }
 
@@ -134,8 +135,8 @@ impl Backing {
     }
 
     /// Keeps a run that no region uses, or drops the oldest ones.
-    pub(crate) fn put_cached(&self, run: Run) {
-        self.used_pages.fetch_sub(run.pages(), Ordering::Relaxed);
+    pub(crate) fn put_cached(&self, mut run: Run) {
+        run.used = None;
         self.cache().push(run);
         self.limit_cache();
     }
@@ -157,8 +158,7 @@ impl Backing {
     }
 
     /// Ends a run and keeps its addresses reserved. No page of it is pinned.
-    pub(crate) fn release(&self, run: Run) {
-        self.used_pages.fetch_sub(run.pages(), Ordering::Relaxed);
+    pub(crate) fn release(run: Run) {
         if let Some(stretch) = Arc::into_inner(run.stretch) {
             stretch.release();
         }
@@ -171,13 +171,11 @@ impl Backing {
         range: Range<usize>,
         space: u64,
     ) -> Result<Run, SpaceError> {
-        let pages = range.len() / PAGE;
-        self.used_pages.fetch_add(pages, Ordering::Relaxed);
+        let used = UsedPages::of(&self.used_pages, range.len() / PAGE);
         self.limit_cache();
-        let (stretch, user) = self.make_stretch(core, range).inspect_err(|_| {
-            self.used_pages.fetch_sub(pages, Ordering::Relaxed);
-        })?;
+        let (stretch, user) = self.make_stretch(core, range)?;
         Ok(Run {
+            used: Some(used),
             written: PageBits::new(stretch.pages()),
             to_erase: PageBits::new(stretch.pages()),
             stretch: Arc::new(stretch),
@@ -266,6 +264,8 @@ impl StretchDriver for Committed {
 /// A stretch behind committed pages.
 pub(crate) struct Run {
     pub(crate) stretch: Arc<Stretch>,
+    /// While a space uses it.
+    used: Option<UsedPages>,
     user: Arc<RunUser>,
     /// Pages that were committed once: they may hold old contents.
     written: PageBits,

@@ -14,6 +14,7 @@ use crate::tree::{Node, RegionTree};
 use crate::vtlb::Vtlb;
 use selfpage::{Handled, RegionFault};
 use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
 use translation::{Capabilities, Pagemap, TranslationError};
 use wired::{ForkGuard, Lock, PiLock, clock};
 
@@ -36,6 +37,8 @@ pub(crate) struct Core {
     vtlb: PiLock<Vtlb>,
     mutations: HeldTimes,
     vtlb_sections: HeldTimes,
+    /// A line says why an access was not served.
+    reported: AtomicBool,
 }
 
 impl Core {
@@ -49,6 +52,7 @@ impl Core {
             vtlb: PiLock::new(vtlb),
             mutations: HeldTimes::default(),
             vtlb_sections: HeldTimes::default(),
+            reported: AtomicBool::new(false),
         })
     }
 
@@ -157,10 +161,11 @@ impl FaultResolver for Core {
         self.find(fault.addr)?;
         Some(self.miss(fault).unwrap_or_else(|why| {
             // An exception to the program, as a page that cannot be read is.
-            registry::report(format_args!(
-                "selfpage: an access at {:#x}: {why}\n",
-                fault.addr
-            ));
+            // Once: the program may handle that, and go on.
+            if !self.reported.swap(true, Ordering::Relaxed) {
+                let addr = fault.addr;
+                registry::report(format_args!("selfpage: an access at {addr:#x}: {why}\n"));
+            }
             Handled::Default
         }))
     }

@@ -89,8 +89,8 @@ pub enum SpaceError {
     Foreign(&'static str),
     /// A client's object is a file that another process or machine serves.
     #[error(
-        "a client's view is not of a file that another process or machine serves (FUSE, NFS): it may answer late or \
-         never; have the client send memory"
+        "a client's view is not of a file that another process or machine serves (FUSE, NFS), or of a mount that this \
+         process does not see: it may answer late or never; have the client send memory"
     )]
     ServedFile,
     /// The object has less memory than the view.

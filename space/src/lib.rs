@@ -61,6 +61,7 @@ mod space_server;
 pub mod stack;
 mod state;
 mod tree;
+mod used_pages;
 mod vtlb;
 mod vtlb_budget;
 mod vtlb_entries;

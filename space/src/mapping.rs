@@ -1,6 +1,7 @@
 //! Map: regions of memory objects (2.2).
 
 use crate::address_space::AddressSpace;
+use crate::backing::Backing;
 use crate::backing::Run;
 use crate::error::SpaceError;
 use crate::fault_record::FaultRecord;
@@ -160,8 +161,8 @@ impl AddressSpace {
                 at = next.map_or(run.end, |r| r.end);
                 gaps.extend((!gap.is_empty()).then_some(gap));
             }
-            if let (Some(run), Some(backing)) = (state.runs.remove(&base), &self.backing) {
-                backing.release(run);
+            if let Some(run) = state.runs.remove(&base) {
+                Backing::release(run);
             }
             for gap in gaps {
                 unmap(&gap)?;

@@ -13,7 +13,8 @@ use crate::error::SpaceError;
 use crate::paged_memory::PagedObject;
 use host::seqpacket;
 use rustix::fs::{
-    FileType, MemfdFlags, Mode, OFlags, fcntl_getfl, fstat, fstatfs, ftruncate, memfd_create,
+    AtFlags, FileType, MemfdFlags, Mode, OFlags, StatxFlags, fcntl_getfl, fstat, fstatfs,
+    ftruncate, memfd_create, statx,
 };
 use rustix::io::retry_on_intr;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, recvmsg};
@@ -38,6 +39,9 @@ pub struct MemoryObject {
 
 /// The kind of file system (`statfs(2)`) of memory of huge pages.
 const HUGETLBFS: u32 = 0x9584_58f6;
+
+/// Those of memory: `memfd_create` and POSIX shared memory, `memfd_secret`.
+const MEMORY: [u32; 2] = [0x0102_1994, 0x5345_434d];
 
 /// Those whose files another process or machine serves: FUSE, NFS, SMB, CIFS, 9P, Ceph.
 const SERVED: [u32; 6] = [
@@ -117,9 +121,12 @@ impl MemoryObject {
         })
     }
 
-    /// Returns true if it is a file that another process or machine serves, late or never.
+    /// Returns true if it is a file that another process or machine serves, late or never, or that may be: one of a
+    /// mount that this process does not see, which its sender may have made over such files.
     pub(crate) fn is_served(&self) -> Result<bool, SpaceError> {
-        Ok(SERVED.contains(&file_system(&self.memory)?))
+        let kind = file_system(&self.memory)?;
+        let is_served = || SERVED.contains(&kind) || !is_mounted_here(&self.memory);
+        Ok(!MEMORY.contains(&kind) && is_served())
     }
 
     /// Bytes.
@@ -348,4 +355,17 @@ pub(crate) fn aligned(what: &'static str, value: u64) -> Result<(), SpaceError> 
 fn file_system(file: impl AsFd) -> Result<u32, SpaceError> {
     let stat = fstatfs(file).map_err(SpaceError::system("fstatfs"))?;
     Ok(stat.f_type as u32)
+}
+
+/// Returns true if a file is of a mount in this process's mount namespace.
+fn is_mounted_here(file: impl AsFd) -> bool {
+    let (flags, wanted) = (AtFlags::EMPTY_PATH, StatxFlags::MNT_ID);
+    let Ok(stat) = statx(file, "", flags, wanted) else {
+        return false;
+    };
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let id = stat.stx_mnt_id.to_string();
+    mounts
+        .lines()
+        .any(|mount| mount.split(' ').next() == Some(&id))
 }

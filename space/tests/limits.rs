@@ -3,7 +3,7 @@
 mod common;
 
 use common::{PAGE, TABLE, alone, bytes_mut, in_child, read_write};
-use space::{AddressSpace, MapFlags, MemoryObject, SpaceError};
+use space::{AddressSpace, MapFlags, MemoryObject, Rights, SpaceError};
 
 fn copy_on_write() -> MapFlags {
     MapFlags {
@@ -126,4 +126,27 @@ fn an_access_for_which_the_process_has_no_mapping_left_is_an_exception() {
         0
     });
     assert_eq!(ended, Err(libc::SIGSEGV));
+}
+
+#[test]
+fn a_clients_file_of_a_mount_that_is_not_seen_is_not_viewed() {
+    let _alone = alone();
+    let ended = in_child(|| {
+        let file = std::fs::File::open("/proc/self/exe").unwrap();
+        let object = MemoryObject::from_file(file).unwrap();
+        let space = AddressSpace::without_domain(2).unwrap();
+        assert!(space.client_view(&object, Rights::READ).is_ok());
+        // SAFETY: concerns the calling child alone.
+        if unsafe { libc::unshare(libc::CLONE_NEWUSER | libc::CLONE_NEWNS) } != 0 {
+            println!("SKIPPED: no mount namespace can be made here");
+            return 0;
+        }
+        let refused = space.client_view(&object, Rights::READ).err();
+        assert!(
+            matches!(refused, Some(SpaceError::ServedFile)),
+            "{refused:?}"
+        );
+        0
+    });
+    assert_eq!(ended, Ok(0));
 }

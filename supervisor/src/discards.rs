@@ -81,7 +81,10 @@ impl Discards {
     /// Lets calls go on whose pager is done, or which have none, and posts those whose turn it is.
     pub fn settle(&mut self, listener: &Listener, supervisor: &Supervisor) {
         self.0.retain(|call| {
-            let domain = supervisor.domain_of(call.caller);
+            // The call waits until that can be found.
+            let Ok(domain) = supervisor.domain_of(call.caller) else {
+                return listener.is_valid(call.id);
+            };
             if call.is_guard && domain.is_some() {
                 listener.fail(call.id, libc::EINVAL);
                 return false;
@@ -103,7 +106,7 @@ impl Discards {
             let (before, after) = self.0.split_at_mut(n);
             let call = &mut after[0];
             let is_first = before.iter().all(|other| other.caller != call.caller);
-            let Some(domain) = supervisor.domain_of(call.caller) else {
+            let Ok(Some(domain)) = supervisor.domain_of(call.caller) else {
                 continue;
             };
             let request = request_to(supervisor, domain);

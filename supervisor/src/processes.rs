@@ -9,6 +9,7 @@ use link::handshake::{ProgramPlace, RawDomainId, SlotIndex, slot_of};
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::collections::BTreeMap;
+use std::io;
 use std::time::{Duration, Instant};
 
 /// A process that pages.
@@ -124,12 +125,22 @@ impl ProcessTable {
     }
 
     /// Of a program, or of the one above it whose memory it shares (as a child of `vfork`, or of `clone` with CLONE_VM).
-    pub fn by_memory(&self, process: Pid) -> Option<&PagedProcess> {
-        let parent = |pid: &Pid| ProcStatus::of(*pid)?.parent;
-        let above = || std::iter::successors(parent(&process), parent).take(GENERATIONS);
-        let shares = |member: &&PagedProcess| share_memory(member.program, process);
-        self.of(process)
-            .or_else(|| above().find_map(|pid| self.of(pid).filter(shares)))
+    ///
+    /// # Errors
+    /// Where there was nothing to find that by.
+    pub fn by_memory(&self, process: Pid) -> io::Result<Option<&PagedProcess>> {
+        let mut above = process;
+        for _ in 0..=GENERATIONS {
+            let shares = |_: &&PagedProcess| above == process || share_memory(above, process);
+            if let Some(member) = self.of(above).filter(shares) {
+                return Ok(Some(member));
+            }
+            match ProcStatus::read(above)?.and_then(|status| status.parent) {
+                Some(parent) => above = parent,
+                None => break,
+            }
+        }
+        Ok(None)
     }
 
     pub fn insert(&mut self, member: PagedProcess) {

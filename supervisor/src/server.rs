@@ -291,9 +291,10 @@ impl Supervisor {
         domains.for_each(|domain| self.ledger.ring(domain));
     }
 
-    /// The domain that pages the memory of a process now.
-    pub fn domain_of(&self, process: Pid) -> Option<DomainId> {
-        self.members.by_memory(process).map(|member| member.domain)
+    /// The domain that pages the memory of a process now; an error where there was nothing to find that by.
+    pub fn domain_of(&self, process: Pid) -> std::io::Result<Option<DomainId>> {
+        let member = self.members.by_memory(process)?;
+        Ok(member.map(|member| member.domain))
     }
 
     /// Wakes the evictor of a domain.

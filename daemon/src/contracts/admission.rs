@@ -42,7 +42,7 @@ impl Contracts {
             return;
         };
         let token = request.token;
-        if !(self.frames.tenants.is_any_ending() && self.postponed.keep(request)) {
+        if !(self.frames.tenants.is_any_ending() && self.postponed.keep(request, &why)) {
             self.frames.connections().refuse(token, why);
         }
     }
@@ -179,7 +179,7 @@ impl Contracts {
         Ok(())
     }
 
-    /// Counts a request for a contract as a change of its user's, who may make so many.
+    /// Counts a request for a contract as a change of its user's: a user may make so many a second.
     fn count_change(&mut self, tenant: &Tenant) -> Result<(), Refusal> {
         let limits = &mut self.frames.tenants.connections.user_limits;
         limits

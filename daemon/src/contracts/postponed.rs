@@ -1,10 +1,11 @@
 //! Requests for contracts that wait until others are released.
 //!
 //! What a tenant had is free once its processes have ended and none of its I/O is in flight, a moment after its
-//! program has. A request that is refused in that moment, as of the next `selfpage run` of a script, may be granted after
-//! it. So it is checked again when a tenant is removed, and refused for good only when none is being released, or
-//! after [`PATIENCE`].
+//! program has. A request that finds too little room in that moment, as of the next `selfpage run` of a script, may be
+//! granted after it. So it is checked again when a tenant is removed, and refused for good when none is being released, or
+//! at the first look after [`PATIENCE`].
 
+use crate::refusal::Refusal;
 use protocol::ResumeToken;
 use protocol::contract_spec::{ContractSpec, FramePlacement};
 use std::time::{Duration, Instant};
@@ -31,10 +32,20 @@ pub(crate) struct JoinRequest {
 pub(crate) struct PostponedJoins(Vec<JoinRequest>);
 
 impl PostponedJoins {
-    /// Keeps a request. Returns false where it has waited too long, or another of its connection waits.
-    pub fn keep(&mut self, request: JoinRequest) -> bool {
+    /// Keeps a request that was refused. Returns false where no release changes that, where it has waited too long,
+    /// or another of its connection waits.
+    pub fn keep(&mut self, request: JoinRequest, why: &Refusal) -> bool {
+        let is_for_room = matches!(
+            why,
+            Refusal::Frames(_)
+                | Refusal::Disk(_)
+                | Refusal::SwapRoom(_)
+                | Refusal::Reservation(_)
+                | Refusal::Policy(_)
+                | Refusal::StillLeaving
+        );
         let is_first = self.0.iter().all(|other| other.token != request.token);
-        let is_kept = is_first && request.since.elapsed() < PATIENCE;
+        let is_kept = is_for_room && is_first && request.since.elapsed() < PATIENCE;
         if is_kept {
             self.0.push(JoinRequest {
                 is_retry: true,
