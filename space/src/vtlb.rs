@@ -261,7 +261,7 @@ impl Vtlb {
         Ok(())
     }
 
-    /// Hides every piece that overlaps `range`, whose copied pages are of no more use.
+    /// Hides every piece without pins that overlaps `range`, whose copied pages are of no more use.
     pub(crate) fn discard(&mut self, range: &Range<usize>) -> Result<(), TranslationError> {
         let discarded = self.discard_pieces(range);
         self.settle();
@@ -269,11 +269,14 @@ impl Vtlb {
     }
 
     fn discard_pieces(&mut self, range: &Range<usize>) -> Result<(), TranslationError> {
-        while let Some(piece) = self.entries.first_in(range) {
-            if piece.region.start < range.start || piece.region.end > range.end {
-                self.save_and_release(&piece.region)?;
-            } else {
-                self.release(&piece.region.range())?;
+        let mut from = range.start;
+        while let Some(piece) = self.entries.first_in(&(from..range.end)) {
+            from = piece.region.end;
+            let is_whole = range.start <= piece.region.start && piece.region.end <= range.end;
+            match (piece.pins, is_whole) {
+                (0, true) => self.release(&piece.region.range())?,
+                (0, false) => self.save_and_release(&piece.region)?,
+                _ => {}
             }
         }
         Ok(())

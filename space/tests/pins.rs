@@ -59,6 +59,23 @@ fn pins_that_overlap_keep_their_own_pages() {
 }
 
 #[test]
+fn the_end_of_a_clients_call_leaves_pinned_pages_of_its_view() {
+    let space = AddressSpace::without_domain(4).unwrap();
+    let object = MemoryObject::create(8 * PAGE as u64).unwrap();
+    let mut view = space
+        .client_view(&object, Rights::READ | Rights::WRITE)
+        .unwrap();
+    let call = view.begin();
+    let at = call.translate(0, 8 * PAGE).unwrap().expose_provenance();
+    let pin = space.pin(at, PAGE).unwrap();
+    object.set_len(4 * PAGE as u64).unwrap();
+    call.read(6 * PAGE, &mut [0; 8]).unwrap();
+    assert!(call.end().is_err());
+    assert!(is_for_system_calls(at));
+    drop(pin);
+}
+
+#[test]
 fn pins_leave_an_instruction_the_two_ranges_that_it_may_need() {
     for bound in [2, 3, 4] {
         let space = AddressSpace::without_domain(bound).unwrap();
