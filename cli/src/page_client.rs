@@ -145,6 +145,8 @@ pub fn inherited(fd: RawFd) -> rustix::io::Result<OwnedFd> {
 pub fn begin() {
     host::signals::block_requests_to_end();
     host::signals::block_file_size();
+    // It has descriptors for each process of the tree, beside those of the store.
+    host::descriptor_limit::raise();
     for lack in host::wiring::wire_pager() {
         tracing::debug!("{lack}");
     }

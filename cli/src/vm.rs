@@ -98,27 +98,31 @@ fn unreachable(socket: &Path) -> impl Fn(std::io::Error) -> String + '_ {
 fn show(args: &ShowArgs) -> Result<ExitCode, Box<dyn Error>> {
     let replies =
         request(&args.socket, &ControlRequest::Show).map_err(unreachable(&args.socket))?;
+    let mut clients = None;
     for reply in replies {
-        let ControlReply::Clients(clients) = reply? else {
-            continue;
-        };
-        if args.json {
-            println!("{}", serde_json::to_string_pretty(&clients)?);
-            continue;
+        match reply? {
+            ControlReply::Clients(all) => clients = Some(all),
+            ControlReply::Refused(why) => return Err(why.into()),
+            ControlReply::Save(_) => {}
         }
-        if clients.is_empty() {
-            println!("no guests");
-        }
-        for client in clients {
-            println!(
-                "client {}, process {}, {}",
-                client.number,
-                client.pid,
-                Bytes(client.bytes)
-            );
-            for (name, value) in client.counters.iter().filter(|(_, value)| **value > 0) {
-                println!("    {name} {value}");
-            }
+    }
+    let clients = clients.ok_or("the manager ended before it replied; ask again")?;
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&clients)?);
+        return Ok(ExitCode::SUCCESS);
+    }
+    if clients.is_empty() {
+        println!("no guests");
+    }
+    for client in clients {
+        println!(
+            "client {}, process {}, {}",
+            client.number,
+            client.pid,
+            Bytes(client.bytes)
+        );
+        for (name, value) in client.counters.iter().filter(|(_, value)| **value > 0) {
+            println!("    {name} {value}");
         }
     }
     Ok(ExitCode::SUCCESS)

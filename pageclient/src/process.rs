@@ -199,7 +199,7 @@ impl Process {
     ) {
         match request {
             ClientRequest::Open { cookie, depth } => self.open(socket, cookie, depth),
-            ClientRequest::Attach { channel } => self.attach(channel, message),
+            ClientRequest::Attach { channel } => self.attach(socket, channel, message),
             ClientRequest::Close { channel } => self.close(socket, channel),
         }
     }
@@ -224,17 +224,24 @@ impl Process {
         tell(socket, &ClientEvent::Opened { cookie, channel }, &fds);
     }
 
-    /// Serves a channel of an earlier process, and what waits there.
-    fn attach(&mut self, channel: u64, message: &seqpacket::Received) {
-        let [Some(memory), Some(bell), ..] = &message.fds else {
-            return tracing::error!("a channel came without its memory");
+    /// Serves a channel of an earlier process, and what waits there. One that cannot be served ends: what waits there
+    /// would wait for ever.
+    fn attach(&mut self, socket: &OwnedFd, channel: u64, message: &seqpacket::Received) {
+        let attached = match &message.fds {
+            [Some(memory), Some(bell), ..] => {
+                ChannelServer::attach(memory, bell).map_err(|why| why.to_string())
+            }
+            _ => Err("no descriptor was free for it: raise `ulimit -n`".to_owned()),
         };
-        match ChannelServer::attach(memory, bell) {
+        match attached {
             Ok(server) => {
                 let id = self.usd.add_channel(self.client, server);
                 self.channels.insert(channel, id);
             }
-            Err(why) => tracing::error!("a process has corrupted its IO channel: {why}"),
+            Err(why) => {
+                tracing::error!("an IO channel cannot be taken over, and is closed: {why}");
+                tell(socket, &ClientEvent::Closed { channel }, &[]);
+            }
         }
     }
 

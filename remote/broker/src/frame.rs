@@ -14,7 +14,7 @@ use tokio::time::timeout;
 const WHOLE: Duration = Duration::from_secs(10);
 
 /// Version of the messages. Hosts of another version are refused.
-pub const VERSION: u8 = 4;
+pub const VERSION: u8 = 5;
 /// The longest message: a report of the most permits that a server issues (4096, of a hundred bytes each)
 /// and some more.
 pub const MAX_MESSAGE: usize = 1 << 20;

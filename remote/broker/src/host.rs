@@ -12,12 +12,13 @@ use crate::paging_server::PagingServer;
 use crate::peer_log::PeerLog;
 use crate::peers::Peers;
 use crate::permits::PermitDesk;
+use crate::plausible::plausible;
 use crate::protocol::{ClusterStatus, HostMessage, Member, Reply, Request};
 use crate::seat::{LeaseEvent, Seat};
 use crate::status_cut;
-use remote_policy::broker::UpdateOutcome;
-use remote_policy::election::{ElectionAction, Message, PERIOD, PERIODS_PER_TICK};
-use remote_policy::identity::{HostId, Incarnation};
+use remote_policy::broker::{ServerAnswer, UpdateOutcome};
+use remote_policy::election::{ElectionAction, PERIOD, PERIODS_PER_TICK};
+use remote_policy::identity::{Epoch, HostId, Incarnation, RequestId};
 use std::net::SocketAddr;
 use tokio::sync::mpsc::{Receiver, UnboundedReceiver};
 use tokio::sync::{oneshot, watch};
@@ -25,9 +26,6 @@ use tokio::time::{MissedTickBehavior, interval};
 
 /// Events that are handled at the end of a period at most.
 const BEFORE_PERIOD: usize = 1024;
-/// Epochs are counted from one, so one of this number is no broker's: the next could not be counted.
-const MAX_EPOCH: u64 = 1 << 60;
-
 /// What a host's task is told.
 pub enum Event {
     /// The hosts in reach have changed.
@@ -248,18 +246,33 @@ impl Host {
     }
 
     fn on_message(&mut self, from: HostId, message: HostMessage) {
+        let held = self.seat.broker().map_or(0, |(_, held)| held.number);
+        let is_known = |host| self.directory.find(host).is_some();
         match message {
-            HostMessage::Election(message) if is_possible(&message) => {
-                let actions = self.seat.on_message(from, message);
-                self.on_election(actions);
-            }
+            HostMessage::Election(message) => match plausible(message, held, is_known) {
+                Some(message) => {
+                    let actions = self.seat.on_message(from, message);
+                    self.on_election(actions);
+                }
+                None => self.warn_of(from),
+            },
             HostMessage::Allocate { epoch, request } if epoch.broker.host == from => {
-                self.server.allocate(from, epoch, request);
+                match self.other_broker(from) {
+                    None => self.server.allocate(from, epoch, request),
+                    Some(held) => self.send(from, wrong_epoch(request.id, held)),
+                }
             }
             HostMessage::Reallocate { epoch, request } if epoch.broker.host == from => {
-                self.server.reallocate(from, epoch, request);
+                match self.other_broker(from) {
+                    None => self.server.reallocate(from, epoch, request),
+                    Some(held) => self.send(from, wrong_epoch(request.id, held)),
+                }
             }
+            // Of a broker that has lost the server meanwhile, too.
+            HostMessage::RequestReport if self.other_broker(from).is_some() => {}
             HostMessage::RequestReport => self.server.report(),
+            // Read after its process had ended: the broker lends nothing of it any more.
+            HostMessage::Report(_) | HostMessage::Update(_) if !self.is_in_reach(from) => {}
             HostMessage::Report(report) if report.update.server == from => {
                 let sends = self.desk.on_report(&report);
                 self.send_all(sends);
@@ -278,11 +291,24 @@ impl Host {
                 self.send_all(sends);
             }
             // What another host has no business to send.
-            _ => self.log.warn(format_args!(
-                "{} sent what is not its own to send",
-                self.directory.name(from)
-            )),
+            _ => self.warn_of(from),
         }
+    }
+
+    fn warn_of(&self, from: HostId) {
+        let name = self.directory.name(from);
+        let line = format_args!("{name} sent what is not its own to send");
+        self.log.warn(line);
+    }
+
+    fn is_in_reach(&self, host: HostId) -> bool {
+        host == self.directory.own().host() || self.directory.find(host).is_some()
+    }
+
+    /// The epoch that is held here, where it is another host's: the paging server does nothing for that one.
+    fn other_broker(&self, from: HostId) -> Option<Epoch> {
+        let (_, held) = self.seat.broker()?;
+        (held.broker.host != from).then_some(held)
     }
 
     fn on_request(
@@ -300,6 +326,17 @@ impl Host {
         };
         if requested_by.is_some() && requested_by != client {
             let text = "a request for a permit is its client's alone to send".to_owned();
+            _ = reply.send(Reply::Invalid(text));
+            return;
+        }
+        let contract = match &request {
+            Request::Allocate(request) if request.permit.pages == 0 => {
+                Err("a permit is for one page at least".to_owned())
+            }
+            Request::Allocate(request) => request.permit.qos.check().map_err(|why| why.to_string()),
+            _ => Ok(()),
+        };
+        if let Err(text) = contract {
             _ = reply.send(Reply::Invalid(text));
             return;
         }
@@ -341,14 +378,11 @@ impl Host {
     }
 }
 
-/// Returns true if a broker could have the epoch that a message names.
-fn is_possible(message: &Message) -> bool {
-    let epoch = match message {
-        Message::Concede { epoch, .. } | Message::Claim { epoch } | Message::Granted { epoch } => {
-            epoch
-        }
-        Message::Rejected { held } => held,
-        Message::Bid(_) | Message::Redirect { .. } => return true,
-    };
-    epoch.number < MAX_EPOCH
+/// The answer to a request of a host that does not hold the server.
+fn wrong_epoch(request: RequestId, held: Epoch) -> HostMessage {
+    HostMessage::Answer {
+        request,
+        answer: ServerAnswer::WrongEpoch { held },
+        sealed: None,
+    }
 }

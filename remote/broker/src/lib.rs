@@ -42,6 +42,7 @@ mod paging_server;
 mod peer_log;
 mod peers;
 mod permits;
+mod plausible;
 pub mod protocol;
 mod resolver;
 mod running;

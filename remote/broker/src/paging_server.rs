@@ -67,10 +67,10 @@ impl PagingServer {
     /// Issues a permit for a broker.
     pub fn allocate(&self, broker: HostId, epoch: Epoch, request: PermitRequest) {
         self.answer(move |issuer| {
-            // The word of the broker, and of no other host, is the client's first contact where the client comes from a
-            // broker: it ends the permits of an earlier life. A late request of that life is refused all the same.
+            // The word of the broker is the client's first contact where the client comes from a broker. It ends no
+            // permits of another life of the client: the client's own greeting does, by its key.
             let issued = issuer.capacity().check_holder(epoch);
-            let issued = issued.and_then(|()| issuer.on_contact(request.id.client));
+            let issued = issued.and_then(|()| issuer.on_broker_contact(request.id.client));
             let issued = issued.and_then(|()| issuer.allocate(epoch, &request));
             Some((broker, answered(issuer, request.id, issued)))
         });
@@ -97,8 +97,11 @@ fn answered(
         },
         Err(AllocateError::Epoch(why)) => ServerAnswer::WrongEpoch { held: why.held },
         Err(why) => {
-            tracing::info!("a broker's request is refused: {why}");
-            ServerAnswer::Refused
+            tracing::debug!("a broker's request is refused: {why}");
+            match why {
+                AllocateError::Pages { .. } => ServerAnswer::Refused,
+                _ => ServerAnswer::Unable,
+            }
         }
     };
     HostMessage::Answer {
@@ -121,6 +124,22 @@ mod tests {
 
     fn incarnation(host: u64, boot: u128) -> Incarnation {
         Incarnation::new(HostId(host), boot, 1)
+    }
+
+    fn server() -> Server {
+        Server::start(ServerConfig {
+            listen: ([127, 0, 0, 1], 0).into(),
+            server: incarnation(1000, 1),
+            name: "server".to_owned(),
+            ram: 64 << 12,
+            disk: None,
+            capacity: ServerConfig::default_capacity(),
+            host: None,
+            most_connections: MAX_CONNECTIONS,
+            patience: Duration::from_secs(5),
+            acceptor: Box::new(Link::plain),
+        })
+        .unwrap()
     }
 
     fn request(boot: u128, number: u64) -> PermitRequest {
@@ -148,19 +167,7 @@ mod tests {
 
     #[test]
     fn a_host_that_is_not_the_broker_ends_no_clients_permits() {
-        let server = Server::start(ServerConfig {
-            listen: ([127, 0, 0, 1], 0).into(),
-            server: incarnation(1000, 1),
-            name: "server".to_owned(),
-            ram: 64 << 12,
-            disk: None,
-            capacity: ServerConfig::default_capacity(),
-            host: None,
-            most_connections: MAX_CONNECTIONS,
-            patience: Duration::from_secs(5),
-            acceptor: Box::new(Link::plain),
-        })
-        .unwrap();
+        let server = server();
         let (events, mut answers) = unbounded_channel();
         let paging = PagingServer::new(server.handle(), events);
         let broker = incarnation(1, 1);
@@ -175,6 +182,22 @@ mod tests {
             let refused = answer(&mut answers);
             assert!(matches!(refused, ServerAnswer::WrongEpoch { held } if held == epoch));
         }
+        paging.allocate(broker.host, epoch, request(1, 2));
+        assert!(matches!(answer(&mut answers), ServerAnswer::Permit { .. }));
+    }
+
+    #[test]
+    fn a_brokers_word_begins_no_other_life_of_a_client_that_has_permits() {
+        let server = server();
+        let (events, mut answers) = unbounded_channel();
+        let paging = PagingServer::new(server.handle(), events);
+        let broker = incarnation(1, 1);
+        let epoch = Epoch { number: 2, broker };
+        paging.grant_to(epoch);
+        paging.allocate(broker.host, epoch, request(1, 1));
+        assert!(matches!(answer(&mut answers), ServerAnswer::Permit { .. }));
+        paging.allocate(broker.host, epoch, request(2, 1));
+        assert_eq!(answer(&mut answers), ServerAnswer::Unable);
         paging.allocate(broker.host, epoch, request(1, 2));
         assert!(matches!(answer(&mut answers), ServerAnswer::Permit { .. }));
     }

@@ -81,6 +81,7 @@ impl PermitDesk {
 
     /// A server is not this broker's any more.
     pub fn on_server_lost(&mut self, server: HostId) -> Vec<Send> {
+        self.seals.retain(|id, _| id.server != server);
         let actions = self
             .broker
             .as_mut()
@@ -128,16 +129,21 @@ impl PermitDesk {
             let of = |sealed: SealedPermit| sealed.permit.id;
             permit.id.server == server && sealed.map(of) == Some(permit.id)
         };
-        let answer = match (answer, sealed) {
-            (ServerAnswer::Permit { permit, .. }, Some(sealed)) if is_right(&permit) => {
-                self.seals.insert(permit.id, sealed);
-                answer
-            }
+        let answer = match answer {
             // A permit is of no use without its seal.
-            (ServerAnswer::Permit { .. }, _) => ServerAnswer::Refused,
-            (answer, _) => answer,
+            ServerAnswer::Permit { permit, .. } if !is_right(&permit) => ServerAnswer::Unable,
+            answer => answer,
         };
         let actions = broker.on_answer(server, request, answer);
+        // Of a request that waited for it: a server may send any number of others.
+        let is_sent = |sealed: &SealedPermit| {
+            let id = sealed.permit.id;
+            let sends = |action: &BrokerAction| matches!(action, BrokerAction::SendPermit { permit, .. } if permit.id == id);
+            actions.iter().any(sends)
+        };
+        if let Some(sealed) = sealed.filter(is_sent) {
+            self.seals.insert(sealed.permit.id, sealed);
+        }
         self.carry_out(actions)
     }
 

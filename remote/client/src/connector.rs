@@ -10,6 +10,7 @@ use remote_keys::{
 };
 use remote_policy::identity::Incarnation;
 use remote_wire::control::{ControlReply, ControlRequest, decode, encode};
+use remote_wire::identity::is_id_of_key;
 use remote_wire::{Frame, FrameReader, FrameWriter, Header, Kind, Link, error_text};
 use rustix::event::{PollFd, Timespec, poll};
 use rustix::fd::AsFd;
@@ -253,6 +254,11 @@ impl Connector {
             let frame = reader.next_frame().map_err(io::Error::other)?;
             if let Some(frame) = frame {
                 let welcome = Welcome::of(&frame)?;
+                let server = welcome.server.host;
+                if !is_id_of_key(server, link.peer_key()) {
+                    let text = format!("it says that it is {server}, and has another key");
+                    return Err(io::Error::other(text));
+                }
                 return Ok(ServerConnection {
                     link,
                     reader,

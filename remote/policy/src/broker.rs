@@ -121,7 +121,10 @@ impl Broker {
             .iter()
             .filter(|(_, pending)| waiting(pending));
         let ids: Vec<_> = ids.map(|(id, _)| *id).collect();
-        let mut actions: Vec<_> = ids.into_iter().filter_map(|id| self.retry(id)).collect();
+        let mut actions: Vec<_> = ids
+            .into_iter()
+            .filter_map(|id| self.retry(id, true))
+            .collect();
         let (lost, kept) = std::mem::take(&mut self.reallocations)
             .into_iter()
             .partition(|(_, request)| request.permit.server == server);
@@ -153,7 +156,7 @@ impl Broker {
         let mut others = pending.refused_by.clone();
         others.insert(server);
         let next = is_silent.then(|| self.choose(&request, &others)).flatten();
-        match next.and_then(|_| self.retry(id)) {
+        match next.and_then(|_| self.retry(id, true)) {
             Some(action) => action,
             None => self.forward(server, request.permit),
         }
@@ -187,7 +190,7 @@ impl Broker {
     ) -> Vec<BrokerAction> {
         let answer = match answer {
             ServerAnswer::Permit { permit, .. } if permit.id.server != server => {
-                ServerAnswer::Refused
+                ServerAnswer::Unable
             }
             answer => answer,
         };
@@ -214,7 +217,8 @@ impl Broker {
                 actions.extend(self.enter_update(update));
                 actions
             }
-            ServerAnswer::Refused => self.retry(id).into_iter().collect(),
+            ServerAnswer::Refused => self.retry(id, true).into_iter().collect(),
+            ServerAnswer::Unable => self.retry(id, false).into_iter().collect(),
             ServerAnswer::WrongEpoch { held } if held > self.epoch => self.on_server_lost(server),
             // The epoch was raised after the request was forwarded.
             ServerAnswer::WrongEpoch { held } if held == self.epoch => {
@@ -242,7 +246,7 @@ impl Broker {
                 vec![self.reallocate(request)]
             }
             ServerAnswer::WrongEpoch { .. } => Vec::new(),
-            ServerAnswer::Refused => {
+            ServerAnswer::Refused | ServerAnswer::Unable => {
                 self.reallocations.remove(&id);
                 vec![refuse(Refusal::Reallocation(request.permit))]
             }
@@ -266,10 +270,11 @@ impl Broker {
         (outcome == UpdateOutcome::ReportNeeded).then_some(BrokerAction::RequestReport { server })
     }
 
-    fn retry(&mut self, id: RequestId) -> Option<BrokerAction> {
+    /// Asks another server. `lacks_pages`: the last one has too few, as far as is known.
+    fn retry(&mut self, id: RequestId, lacks_pages: bool) -> Option<BrokerAction> {
         let mut pending = self.allocations.remove(&id)?;
         let pages = pending.request.permit.pages;
-        self.servers.on_refused(pending.server, pages);
+        self.servers.on_refused(pending.server, pages, lacks_pages);
         pending.refused_by.insert(pending.server);
         Some(self.place(pending.request, pending.refused_by))
     }

@@ -80,6 +80,11 @@ impl LeaseTable {
         }
     }
 
+    /// The incarnation of a client's that has a lease.
+    pub fn holder(&self, client: HostId) -> Option<Incarnation> {
+        self.leases.get(&client).map(|lease| lease.client)
+    }
+
     /// When a client's lease runs out: `None` where it has none, or has restarted since.
     pub fn until(&self, client: Incarnation) -> Option<Duration> {
         let lease = self.leases.get(&client.host);

@@ -57,7 +57,8 @@ impl Machines {
                 update: capacity.update(),
             },
             Err(AllocateError::Epoch(error)) => ServerAnswer::WrongEpoch { held: error.held },
-            Err(_) => ServerAnswer::Refused,
+            Err(AllocateError::Pages { .. }) => ServerAnswer::Refused,
+            Err(_) => ServerAnswer::Unable,
         };
         (id, answer)
     }
@@ -168,17 +169,15 @@ fn a_server_that_refused_a_request_does_not_get_it_again() {
     let mut action = machines.broker.allocate(with_time(3, &[]));
     for host in [1, 2] {
         let (id, answer) = machines.answer(HostId(host), machines.broker.epoch(), &action);
-        assert_eq!(answer, ServerAnswer::Refused);
+        assert_eq!(answer, ServerAnswer::Unable);
         action = machines
             .broker
             .on_answer(HostId(host), id, answer)
             .remove(0);
-        // The next update has all its free pages again: it is time that it lacks.
-        machines
-            .broker
-            .on_update(&machines.servers[&HostId(host)].update());
     }
     assert!(matches!(action, BrokerAction::Refuse { .. }), "{action:?}");
+    // It is time that they lack: others get their pages.
+    assert_eq!(server_of(&machines.allocate(allocation(4, 700))), 1);
 }
 
 #[test]

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use selfpage_remote_policy::broker::{
     AllocationRequest, Broker, BrokerAction, ReallocationRequest, ServerAnswer,
 };
-use selfpage_remote_policy::capacity::ServerCapacity;
+use selfpage_remote_policy::capacity::{AllocateError, ServerCapacity};
 use selfpage_remote_policy::identity::{HostId, RequestId};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -86,7 +86,8 @@ impl Group {
         let update = self.servers[&server].update();
         let answer = match result {
             Ok(permit) => ServerAnswer::Permit { permit, update },
-            Err(_) => ServerAnswer::Refused,
+            Err(AllocateError::Pages { .. }) => ServerAnswer::Refused,
+            Err(_) => ServerAnswer::Unable,
         };
         self.broker.on_answer(server, id, answer);
         Some(server)

@@ -72,7 +72,8 @@ impl State {
                     Err(AllocateError::Epoch(error)) => {
                         ServerAnswer::WrongEpoch { held: error.held }
                     }
-                    Err(_) => ServerAnswer::Refused,
+                    Err(AllocateError::Pages { .. }) => ServerAnswer::Refused,
+                    Err(_) => ServerAnswer::Unable,
                 };
                 self.network.push(Packet::Answer(from, request.id, answer));
                 return;

@@ -19,7 +19,7 @@ use crate::page_memory::PageMemory;
 use crate::page_service::PageService;
 use crate::pending::PendingTable;
 use crate::permit_issuer::PermitIssuer;
-use crate::poller::Poller;
+use crate::poller::{DISK, DOORBELL, LISTENER, Poller};
 use crate::recent_connection::RecentConnection;
 use crate::server::{ServerCommand, StartError, listen};
 use disk::time::Time;
@@ -36,14 +36,12 @@ use wired::AdaptivePoll;
 
 /// The longest sleep: leases, unread replies and the arena are looked at as often.
 const TICK: Duration = Duration::from_secs(1);
+/// Commands of other threads in a turn at most.
+const COMMANDS: usize = 64;
 /// The pause between two steps of what takes many, so that requests are served in between.
 const STEP: Duration = Duration::from_millis(10);
 /// Frames that a resize takes or gives back at once: some milliseconds of the kernel's time.
 const RESIZE_STEP: u32 = 1024;
-
-const LISTENER: u64 = u64::MAX;
-const DOORBELL: u64 = u64::MAX - 1;
-const DISK: u64 = u64::MAX - 2;
 
 /// The server's thread.
 pub(crate) struct EventLoop {
@@ -320,7 +318,7 @@ impl EventLoop {
     fn on_doorbell(&mut self) {
         let mut count = [0; 8];
         let _ = rustix::io::read(&*self.doorbell, &mut count);
-        loop {
+        for _ in 0..COMMANDS {
             match self.commands.try_recv() {
                 Ok(ServerCommand::Stop) | Err(TryRecvError::Disconnected) => {
                     self.is_stopped = true;
@@ -337,6 +335,8 @@ impl EventLoop {
                 Err(TryRecvError::Empty) => return,
             }
         }
+        // The rest has the next turn.
+        let _ = rustix::io::write(&*self.doorbell, &1u64.to_ne_bytes());
     }
 
     /// Closes the links of hosts that are no members.

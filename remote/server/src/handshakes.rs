@@ -261,6 +261,12 @@ impl Handshakes {
             .map_err(HandshakeError::from)
             .and_then(|()| handshake.into_stream(stream));
         match outcome {
+            // Removed since it sent its certificate: the list of that change found no link of its.
+            Ok(stream) if !self.keyring.is_member(&stream.peer()) => {
+                self.warn(format_args!(
+                    "connection of {peer} closed: it was removed from the cluster"
+                ));
+            }
             Ok(stream) if stream.protocol() == Protocol::Members => self.share(peer, stream),
             Ok(stream) => match Link::keyed(stream) {
                 Ok(link) => self.server.add_link(link),

@@ -117,6 +117,14 @@ impl PermitIssuer {
         Ok(())
     }
 
+    /// The same by a broker's word, which ends no lease of another incarnation.
+    ///
+    /// # Errors
+    /// Where another incarnation of the client has a lease.
+    pub fn on_broker_contact(&mut self, client: Incarnation) -> Result<(), AllocateError> {
+        self.capacity.on_broker_contact(client, self.now)
+    }
+
     /// Issues a permit for the broker of `epoch`, to a client in contact.
     ///
     /// # Errors

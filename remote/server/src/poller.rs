@@ -11,6 +11,11 @@ use std::time::Duration;
 /// Events of one wait.
 const EVENTS: usize = 64;
 
+/// The server's sources that are no connections.
+pub(crate) const LISTENER: u64 = u64::MAX;
+pub(crate) const DOORBELL: u64 = u64::MAX - 1;
+pub(crate) const DISK: u64 = u64::MAX - 2;
+
 /// A source that a wait found ready.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ready {

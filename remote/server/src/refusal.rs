@@ -28,7 +28,9 @@ impl From<AllocateError> for Refusal {
             AllocateError::Pages { .. }
             | AllocateError::Time { .. }
             | AllocateError::Permits { .. } => Status::NoPages,
-            AllocateError::NoPermit(_) | AllocateError::Ended(_) => Status::NoPermit,
+            AllocateError::NoPermit(_) | AllocateError::Ended(_) | AllocateError::Leased { .. } => {
+                Status::NoPermit
+            }
             AllocateError::Contract(_) | AllocateError::Written { .. } => Status::Invalid,
         };
         Self::new(status, why.to_string())

@@ -317,7 +317,8 @@ impl SimulatedServer {
                 ServerAnswer::Permit { permit, update }
             }
             Err(AllocateError::Epoch(error)) => ServerAnswer::WrongEpoch { held: error.held },
-            Err(_) => ServerAnswer::Refused,
+            Err(AllocateError::Pages { .. }) => ServerAnswer::Refused,
+            Err(_) => ServerAnswer::Unable,
         };
         Some((id, answer))
     }

@@ -3,7 +3,9 @@
 use crate::space::Space;
 use crate::{config, wait_until};
 use remote_keys::Keyring;
+use remote_policy::identity::Incarnation;
 use remote_server::{Accept, Accepted, KeyedAcceptor, Server, ServerConfig, ServerHandle};
+use remote_wire::identity::id_of_key;
 use selfpage_remote_client::OBJECT_PAGES;
 use std::io;
 use std::net::TcpStream;
@@ -35,12 +37,18 @@ fn start(number: u64, client: &Keyring) -> Host {
     host.update(|list| list.merge(&client.members().unwrap()))
         .unwrap();
     let streams = Arc::default();
+    let own = config(number);
+    let id = id_of_key(own.server.host, Some(host.fingerprint()));
     let server = Server::start(ServerConfig {
+        server: Incarnation {
+            host: id,
+            ..own.server
+        },
         acceptor: Box::new(Watched {
             keyed: KeyedAcceptor::new(Arc::clone(&host)).unwrap(),
             streams: Arc::clone(&streams),
         }),
-        ..config(number)
+        ..own
     });
     Host {
         _folder: folder,

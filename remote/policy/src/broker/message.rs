@@ -41,13 +41,15 @@ pub enum ServerAnswer {
         /// The server's capacity since.
         update: CapacityUpdate,
     },
-    /// It was not: the server cannot grant it.
+    /// It was not: the server has not so many pages.
     Refused,
     /// It was not: the operation's epoch does not hold the server.
     WrongEpoch {
         /// The epoch that does.
         held: Epoch,
     },
+    /// It was not, for a reason that says nothing of the server's pages: its time, its permits, the client.
+    Unable,
 }
 
 /// Something for the broker's daemon to send.

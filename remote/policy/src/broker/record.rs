@@ -87,10 +87,12 @@ impl ServerRecord {
         self.permits.insert(permit.id, permit);
     }
 
-    /// The server's next update corrects the pages: until then the record has at most those that
-    /// were too many.
-    pub fn on_refused(&mut self, pages: u64) {
+    /// Where it `lacks_pages`, the server's next update corrects the pages: until then the record has at most
+    /// those that were too many.
+    pub fn on_refused(&mut self, pages: u64, lacks_pages: bool) {
         self.forwarded_pages = self.forwarded_pages.saturating_sub(pages);
-        self.lendable_pages = self.lendable_pages.min(pages.saturating_sub(1));
+        if lacks_pages {
+            self.lendable_pages = self.lendable_pages.min(pages.saturating_sub(1));
+        }
     }
 }

@@ -96,8 +96,8 @@ impl ServerTable {
         self.change(server, |record| record.on_forwarded(pages));
     }
 
-    pub fn on_refused(&mut self, server: HostId, pages: u64) {
-        self.change(server, |record| record.on_refused(pages));
+    pub fn on_refused(&mut self, server: HostId, pages: u64, lacks_pages: bool) {
+        self.change(server, |record| record.on_refused(pages, lacks_pages));
     }
 
     pub fn update(&mut self, update: &CapacityUpdate) -> Option<UpdateOutcome> {

@@ -77,6 +77,16 @@ pub enum AllocateError {
     /// A late request.
     #[error("{0} has ended: its permits are void")]
     Ended(Incarnation),
+    /// A broker's request for another incarnation than the one with a lease.
+    #[error(
+        "{holder} has the lease here: {client} begins its own by a connection, and by no broker's word"
+    )]
+    Leased {
+        /// The incarnation that is asked for.
+        client: Incarnation,
+        /// The one that has the lease.
+        holder: Incarnation,
+    },
 }
 
 /// Why an operation on a paging object is refused.

@@ -35,6 +35,24 @@ impl ServerCapacity {
         }
     }
 
+    /// The same by a broker's word: it begins and renews leases, and replaces none.
+    ///
+    /// # Errors
+    /// [`AllocateError::Leased`] where another incarnation of the client has a lease.
+    pub fn on_broker_contact(
+        &mut self,
+        client: Incarnation,
+        now: Duration,
+    ) -> Result<(), AllocateError> {
+        match self.leases.holder(client.host) {
+            Some(holder) if holder != client => Err(AllocateError::Leased { client, holder }),
+            _ => {
+                self.leases.renew(client, now);
+                Ok(())
+            }
+        }
+    }
+
     /// Voids a permit that its client releases. A permit that is void already stays so.
     pub fn release(&mut self, id: PermitId) -> Option<CapacityAction> {
         self.destroy(id, EndOfPermit::Released)
