@@ -7,6 +7,7 @@
 
 use crate::HolderId;
 use crate::PageHandle;
+use crate::blok::BlokRun;
 use crate::inner::StoreInner;
 use crate::intent_log::{Intent, NOTES_IN_LINE};
 use crate::location::Location;
@@ -86,7 +87,7 @@ impl StoreInner {
     ) {
         match (intent, &self.bloks) {
             (Intent::BlokAllocator(first, count), Some(bloks)) => {
-                bloks.repair(crate::blok::BlokRun { first, count });
+                bloks.repair(BlokRun { first, count });
             }
             (Intent::Demote(handle, blok), Some(bloks)) => {
                 let location = Location::Disk { blok };
@@ -124,11 +125,19 @@ impl StoreInner {
         for (group, mask) in self.page_index.refs.each(dead) {
             for handle in ones(mask).map(|bit| group as u32 * 64 + bit) {
                 if let Some(location) = self.page_index.claimed_location(dead, handle) {
-                    if let (Location::Disk { blok }, Some(bloks)) = (location, &self.bloks)
-                        && bloks.is_owned(blok, handle)
-                    {
-                        in_flight.wait();
-                        bloks.free(blok, handle);
+                    match (location, &self.bloks) {
+                        (Location::Disk { blok }, Some(bloks)) if bloks.is_owned(blok, handle) => {
+                            in_flight.wait();
+                            bloks.free(blok, handle);
+                        }
+                        // Freed after a write that failed, but for its mark, or not assigned yet.
+                        (Location::Disk { blok }, Some(bloks)) if bloks.has(blok) => {
+                            bloks.repair(BlokRun {
+                                first: blok,
+                                count: 1,
+                            });
+                        }
+                        _ => {}
                     }
                     self.page_index.release_claimed(dead, 0, handle);
                 } else if PageHandle::new(handle).is_some_and(is_kept) {

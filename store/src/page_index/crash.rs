@@ -220,6 +220,31 @@ fn an_entry_locked_by_another_process_is_left_for_later() {
 }
 
 #[test]
+fn dying_while_freeing_a_blok_leaves_no_mark() {
+    let (_store, inner) = store("disk:deaths-swap,size=256K");
+    let (page_index, bloks) = (&inner.page_index, inner.bloks.as_ref().unwrap());
+    let note = note(page_index, Intent::Idle);
+    let mut claims = page_index.claim(DEAD, 0).unwrap();
+    let handle = claims.take().unwrap();
+    page_index.unclaim(DEAD, 0, claims);
+    let blok = bloks.reserve(1, None, &note).unwrap().first;
+    assert!(bloks.try_assign(blok, handle));
+    page_index.set_location(handle, Location::Disk { blok }, Checksum(0));
+    page_index.publish(handle);
+    note.set(Intent::Drop(handle));
+    let dropped = page_index.entries[handle as usize].drop_holder(DEAD, &mut || false);
+    assert!(matches!(dropped, Some(HolderDropped::Last(_))));
+    page_index.refs.remove(DEAD, handle);
+    // Without an owner, and marked.
+    bloks.free(blok, handle);
+    assert_eq!(bloks.reserve(1, None, &note).unwrap().first, blok);
+    note.set(Intent::Drop(handle));
+    die(&inner, note);
+    assert!(is_free(page_index, handle));
+    assert_eq!(bloks.used(), 0);
+}
+
+#[test]
 fn dying_while_taking_bloks_frees_them() {
     let (store, inner) = store("disk:deaths-swap,size=256K");
     let (page_index, bloks) = (&inner.page_index, inner.bloks.as_ref().unwrap());

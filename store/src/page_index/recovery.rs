@@ -4,7 +4,7 @@
 //! that change, and may run again from its start if the recovering process dies too.
 
 use super::{EntryWord, PageIndex};
-use crate::blok::BlokAllocator;
+use crate::blok::{BlokAllocator, BlokRun};
 use crate::intent_log::Intent;
 use crate::location::Location;
 use crate::segment::SegmentTable;
@@ -71,6 +71,16 @@ impl PageIndex {
         self.refs.remove(dead, handle);
         // Else another process has it locked: a count too high keeps the page, one too low would lose it.
         if let Some(word) = locked {
+            // The dead process may have taken the blok's owner away, and not its mark yet.
+            let place = Location::decode(entry.place.load(Ordering::Acquire));
+            if let (false, Location::Disk { blok }, Some(bloks)) = (word.is_filled(), place, bloks)
+                && bloks.has(blok)
+            {
+                bloks.repair(BlokRun {
+                    first: blok,
+                    count: 1,
+                });
+            }
             let count = self.refs.count(handle) + 1;
             self.finish_drop(handle, word.with_count(count), segments, bloks);
         }
