@@ -1,7 +1,7 @@
 //! Which client or server a process is.
 //!
 //! Rule: an id says whose it is. Half of it is the head of its host's key, so no member of a cluster acts in the name of
-//! another at a broker: servers would end the permits of a client whose later life another host pretends to be. To have an id of another key
+//! another at a broker. To have an id of another key
 //! takes a member whose key has the same head. In the clear a peer may have any id.
 
 use remote_keys::Fingerprint;
