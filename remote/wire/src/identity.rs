@@ -1,8 +1,8 @@
 //! Which client or server a process is.
 //!
 //! Rule: an id says whose it is. Half of it is the head of its host's key, so no member of a cluster acts in the name of
-//! another at a broker. To have an id of another key
-//! takes a member whose key has the same head. In the clear a peer may have any id.
+//! another at a broker. To have an id of another key takes a member whose key has the same head. In the clear a peer may
+//! have any id.
 
 use remote_keys::Fingerprint;
 use remote_policy::identity::{HostId, Incarnation};
