@@ -2,16 +2,25 @@
 
 mod common;
 use common::*;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use translation::{Capabilities, EntryKind, Errno, Feature, UffdSource, Userfault};
+
+/// One test at a time: a fork shares the pages of a trial that runs beside it.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 #[test]
 fn both_probes_agree_on_what_the_pager_starts_with() {
+    let _alone = alone();
     let full = Capabilities::probe().capabilities;
     assert_eq!(Capabilities::probe_fast(), full.without(Feature::WpAsync));
 }
 
 #[test]
 fn every_feature_works_or_is_reported_missing() {
+    let _alone = alone();
     let probe = Capabilities::probe();
     for feature in Feature::ALL {
         let lack = probe.missing.iter().find(|lack| lack.feature == feature);
@@ -21,6 +30,7 @@ fn every_feature_works_or_is_reported_missing() {
 
 #[test]
 fn a_probe_leaves_nothing_behind() {
+    let _alone = alone();
     let end = in_child(|| {
         let open = || std::fs::read_dir("/proc/self/fd").unwrap().count();
         let mappings = || {
@@ -41,6 +51,7 @@ fn a_probe_leaves_nothing_behind() {
 
 #[test]
 fn an_ordinary_user_pages_by_upcall_and_lacks_privileged_features() {
+    let _alone = alone();
     if !is_root() {
         return skipped("needs root, to drop it");
     }
@@ -67,6 +78,7 @@ fn an_ordinary_user_pages_by_upcall_and_lacks_privileged_features() {
 
 #[test]
 fn where_userfaultfd_is_forbidden_opening_it_names_the_reason() {
+    let _alone = alone();
     let end = in_child(|| {
         forbid_userfaultfd();
         let probe = Capabilities::probe();
@@ -85,6 +97,7 @@ fn where_userfaultfd_is_forbidden_opening_it_names_the_reason() {
 /// A kernel of 6.1 has neither of the two calls that the first trials make.
 #[test]
 fn features_that_an_older_kernel_lacks_hide_no_others() {
+    let _alone = alone();
     let end = in_child(|| {
         let whole = Capabilities::probe_fast();
         forbid(
