@@ -27,6 +27,12 @@ pub(crate) struct BlokRun {
     pub count: u32,
 }
 
+impl BlokRun {
+    pub fn one(first: u32) -> Self {
+        Self { first, count: 1 }
+    }
+}
+
 /// The allocator.
 pub(crate) struct BlokAllocator {
     bits: &'static [AtomicU64],
@@ -106,10 +112,7 @@ impl BlokAllocator {
     pub fn open_unowned(&self, bloks: Range<u64>) {
         for blok in bloks {
             if !self.has_owner(blok) {
-                self.unreserve(BlokRun {
-                    first: blok as u32,
-                    count: 1,
-                });
+                self.unreserve(BlokRun::one(blok as u32));
             }
         }
     }
@@ -276,10 +279,7 @@ impl BlokAllocator {
             .compare_exchange(handle, 0, Ordering::AcqRel, Ordering::Relaxed)
             .is_ok()
         {
-            self.unreserve(BlokRun {
-                first: blok,
-                count: 1,
-            });
+            self.unreserve(BlokRun::one(blok));
         }
     }
 
@@ -305,10 +305,7 @@ impl BlokAllocator {
     pub fn repair(&self, run: BlokRun) {
         for blok in run.first..run.first + run.count {
             if self.owner(blok) == Some(0) {
-                self.unreserve(BlokRun {
-                    first: blok,
-                    count: 1,
-                });
+                self.unreserve(BlokRun::one(blok));
             }
         }
     }

@@ -131,12 +131,7 @@ impl StoreInner {
                             bloks.free(blok, handle);
                         }
                         // Freed after a write that failed, but for its mark, or not assigned yet.
-                        (Location::Disk { blok }, Some(bloks)) if bloks.has(blok) => {
-                            bloks.repair(BlokRun {
-                                first: blok,
-                                count: 1,
-                            });
-                        }
+                        (Location::Disk { blok }, Some(bloks)) => bloks.repair(BlokRun::one(blok)),
                         _ => {}
                     }
                     self.page_index.release_claimed(dead, 0, handle);

@@ -142,6 +142,20 @@ mod tests {
         .unwrap()
     }
 
+    fn epoch() -> Epoch {
+        let broker = incarnation(1, 1);
+        Epoch { number: 2, broker }
+    }
+
+    /// A paging server that is granted to an epoch, and its answers.
+    fn held_by(epoch: Epoch) -> (Server, PagingServer, UnboundedReceiver<Event>) {
+        let server = server();
+        let (events, answers) = unbounded_channel();
+        let paging = PagingServer::new(server.handle(), events);
+        paging.grant_to(epoch);
+        (server, paging, answers)
+    }
+
     fn request(boot: u128, number: u64) -> PermitRequest {
         let client = incarnation(7, boot);
         PermitRequest {
@@ -167,12 +181,8 @@ mod tests {
 
     #[test]
     fn a_host_that_is_not_the_broker_ends_no_clients_permits() {
-        let server = server();
-        let (events, mut answers) = unbounded_channel();
-        let paging = PagingServer::new(server.handle(), events);
-        let broker = incarnation(1, 1);
-        let epoch = Epoch { number: 2, broker };
-        paging.grant_to(epoch);
+        let (_server, paging, mut answers) = held_by(epoch());
+        let (broker, epoch) = (epoch().broker, epoch());
         paging.allocate(broker.host, epoch, request(1, 1));
         assert!(matches!(answer(&mut answers), ServerAnswer::Permit { .. }));
         for number in [0, 2, 9] {
@@ -188,12 +198,8 @@ mod tests {
 
     #[test]
     fn a_brokers_word_begins_no_other_life_of_a_client_that_has_permits() {
-        let server = server();
-        let (events, mut answers) = unbounded_channel();
-        let paging = PagingServer::new(server.handle(), events);
-        let broker = incarnation(1, 1);
-        let epoch = Epoch { number: 2, broker };
-        paging.grant_to(epoch);
+        let (_server, paging, mut answers) = held_by(epoch());
+        let (broker, epoch) = (epoch().broker, epoch());
         paging.allocate(broker.host, epoch, request(1, 1));
         assert!(matches!(answer(&mut answers), ServerAnswer::Permit { .. }));
         paging.allocate(broker.host, epoch, request(2, 1));

@@ -74,12 +74,8 @@ impl PageIndex {
             // The dead process may have taken the blok's owner away, and not its mark yet.
             let place = Location::decode(entry.place.load(Ordering::Acquire));
             if let (false, Location::Disk { blok }, Some(bloks)) = (word.is_filled(), place, bloks)
-                && bloks.has(blok)
             {
-                bloks.repair(BlokRun {
-                    first: blok,
-                    count: 1,
-                });
+                bloks.repair(BlokRun::one(blok));
             }
             let count = self.refs.count(handle) + 1;
             self.finish_drop(handle, word.with_count(count), segments, bloks);
