@@ -3,7 +3,7 @@
 
 use crate::fingerprint::Fingerprint;
 use crate::host_key::HostKey;
-use crate::keyring::KeyringError;
+use crate::keyring_error::KeyringError;
 use crate::member_list::{Member, MemberList};
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};

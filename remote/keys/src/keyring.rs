@@ -7,78 +7,20 @@
 //! | `lock` | held by the process that changes either |
 //!
 //! [`crate::key_files`] reads and writes them.
+//!
+//! Rule: where the list cannot be read any more, as a hand that edits it may leave it, the members that it had last
+//! stay members, and nothing is written to it.
 
 use crate::fingerprint::Fingerprint;
 use crate::host_key::HostKey;
 use crate::key_files::{decode, encode, file_error, lock, make_key, read_key, replace};
+use crate::keyring_error::KeyringError;
 use crate::member_list::MemberList;
 use std::fs::{self, DirBuilder};
-use std::io::{self, ErrorKind};
+use std::io::ErrorKind;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-
-/// Why a host's keys cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub enum KeyringError {
-    /// There is no place for them.
-    #[error("no folder for this host's key: set XDG_STATE_HOME or HOME to a folder's full path")]
-    NoFolder,
-    /// The folder cannot be made.
-    #[error(
-        "cannot create {} for this host's key: {why}; set XDG_STATE_HOME to a folder that this user may write", path.display()
-    )]
-    Folder {
-        /// The folder.
-        path: PathBuf,
-        /// Why.
-        why: io::Error,
-    },
-    /// A file cannot be read or written.
-    #[error("cannot {what} {}: {why}", path.display())]
-    File {
-        /// What for.
-        what: &'static str,
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        why: io::Error,
-    },
-    /// The key is readable by others.
-    #[error(
-        "{} has the mode {mode:o}: other users may have read the key; delete the file for a new key, and join the cluster again", path.display()
-    )]
-    Exposed {
-        /// The file.
-        path: PathBuf,
-        /// Its mode.
-        mode: u32,
-    },
-    /// Another user may replace the key.
-    #[error(
-        "{} is another user's (user {owner}), or others may write to it: give it to this user (chown), and take the right from others \
-         (chmod go-w)", path.display()
-    )]
-    Foreign {
-        /// The file, or its folder.
-        path: PathBuf,
-        /// Its owner.
-        owner: u32,
-    },
-    /// A file holds something else.
-    #[error("{} holds {there}: restore it, or delete it and join the cluster again", path.display())]
-    Damaged {
-        /// The file.
-        path: PathBuf,
-        /// What is there.
-        there: String,
-    },
-    /// The cluster has removed this host.
-    #[error(
-        "this host's key {} was removed from its cluster: run `selfpage cluster leave` here, which makes another key, and join again", .0.short()
-    )]
-    Removed(Fingerprint),
-}
 
 /// A host's key and the members of its cluster.
 #[derive(Debug)]
@@ -93,6 +35,8 @@ pub struct Keyring {
 struct Cached {
     list: MemberList,
     stamp: Option<Stamp>,
+    /// Its file could not be read when it was read last, as a line of the log says.
+    is_damaged: bool,
 }
 
 /// Tells a file from the one that replaces it.
@@ -172,7 +116,9 @@ impl Keyring {
     /// # Errors
     /// [`KeyringError`].
     pub fn members(&self) -> Result<MemberList, KeyringError> {
-        Ok(self.read()?.list.clone())
+        let mut cached = self.cached();
+        self.read(&mut cached)?;
+        Ok(cached.list.clone())
     }
 
     /// Returns true if other hosts than this one are members.
@@ -181,30 +127,24 @@ impl Keyring {
     /// [`KeyringError`].
     pub fn has_others(&self) -> Result<bool, KeyringError> {
         let own = self.fingerprint();
-        let cached = self.read()?;
-        Ok(cached.list.iter().any(|(key, _)| *key != own))
+        let members = self.members()?;
+        Ok(members.iter().any(|(key, _)| *key != own))
     }
 
-    /// Returns true if a key is a member's now. A list that cannot be read has no members.
+    /// Returns true if a key is a member's now.
     pub fn is_member(&self, key: &Fingerprint) -> bool {
-        match self.read() {
-            Ok(cached) => cached.list.is_member(key),
-            Err(why) => {
-                tracing::error!("{why}");
-                false
-            }
-        }
+        self.last_read().list.is_member(key)
     }
 
-    /// Returns true if a key was removed. False, too, where the list cannot be read.
+    /// Returns true if a key was removed.
     pub fn is_removed(&self, key: &Fingerprint) -> bool {
-        self.read().is_ok_and(|cached| cached.list.is_removed(key))
+        self.last_read().list.is_removed(key)
     }
 
     /// The name of a member, or the beginning of its key.
     pub fn name_of(&self, key: &Fingerprint) -> String {
-        let known = self.read().ok();
-        let name = known.and_then(|cached| cached.list.get(key).map(|it| it.name.clone()));
+        let cached = self.last_read();
+        let name = cached.list.get(key).map(|it| it.name.clone());
         name.unwrap_or_else(|| key.short())
     }
 
@@ -231,7 +171,7 @@ impl Keyring {
     /// [`KeyringError::Removed`], and of the files.
     pub fn check_not_removed(&self) -> Result<(), KeyringError> {
         let own = self.fingerprint();
-        match self.read()?.list.is_removed(&own) {
+        match self.members()?.is_removed(&own) {
             true => Err(KeyringError::Removed(own)),
             false => Ok(()),
         }
@@ -278,9 +218,24 @@ impl Keyring {
         Ok(())
     }
 
-    /// The list, read again if the file is another.
-    fn read(&self) -> Result<MutexGuard<'_, Cached>, KeyringError> {
-        let mut cached = self.list.lock().unwrap_or_else(PoisonError::into_inner);
+    /// The list, read again if the file is another one that can be read.
+    fn last_read(&self) -> MutexGuard<'_, Cached> {
+        let mut cached = self.cached();
+        let was_damaged = cached.is_damaged;
+        let outcome = self.read(&mut cached);
+        cached.is_damaged = outcome.is_err();
+        if let (Err(why), false) = (outcome, was_damaged) {
+            tracing::error!("{why}; until then the members are those it had before");
+        }
+        cached
+    }
+
+    fn cached(&self) -> MutexGuard<'_, Cached> {
+        self.list.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Reads the list again if the file is another.
+    fn read(&self, cached: &mut Cached) -> Result<(), KeyringError> {
         let path = self.folder.join("members.toml");
         let stamp = match fs::metadata(&path) {
             Ok(it) => Some((it.ino(), it.mtime(), it.mtime_nsec(), it.size())),
@@ -294,7 +249,7 @@ impl Keyring {
             };
             cached.stamp = stamp;
         }
-        Ok(cached)
+        Ok(())
     }
 }
 
@@ -352,6 +307,26 @@ mod tests {
         assert!(!one.is_member(&key(1)));
         assert!(one.members().unwrap().is_removed(&key(1)));
         assert_eq!(one.members().unwrap(), other.members().unwrap());
+    }
+
+    #[test]
+    fn the_members_stay_members_while_their_list_is_damaged() {
+        let folder = tempfile::tempdir().unwrap();
+        let keyring = Keyring::open(folder.path()).unwrap();
+        let add = |number| keyring.update(|list| list.set(key(number), "near", None));
+        add(1).unwrap();
+        assert!(keyring.is_member(&key(1)));
+        let path = folder.path().join("members.toml");
+        let whole = fs::read(&path).unwrap();
+        fs::write(&path, "x = [").unwrap();
+        assert!(keyring.is_member(&key(1)) && !keyring.is_removed(&key(1)));
+        assert!(!keyring.is_member(&key(2)) && keyring.members().is_err());
+        let why = add(2).unwrap_err();
+        assert!(matches!(why, KeyringError::Damaged { .. }), "{why}");
+        assert_eq!(fs::read(&path).unwrap(), b"x = [");
+        fs::write(&path, &whole).unwrap();
+        add(2).unwrap();
+        assert!(keyring.is_member(&key(1)) && keyring.is_member(&key(2)));
     }
 
     #[test]

@@ -8,7 +8,7 @@
 //! |---|---|
 //! | `fingerprint`, `host_key` | a host's key pair and the name of it |
 //! | `member_list` | the keys of a cluster: a set that hosts merge in any order |
-//! | `keyring`, `key_files` | both, in a folder of this host |
+//! | `keyring`, `keyring_error`, `key_files` | both, in a folder of this host |
 //! | `config` | rustls configurations that accept these keys and no others |
 //! | `handshake` | a TLS 1.3 handshake as far as a socket permits, without blocking |
 //! | `record`, `keyed_stream` | records after the handshake, sealed and opened in wired memory |
@@ -30,6 +30,7 @@ pub mod join;
 mod key_files;
 mod keyed_stream;
 mod keyring;
+mod keyring_error;
 mod member_list;
 mod record;
 pub mod sharing;
@@ -40,7 +41,8 @@ pub use fingerprint::Fingerprint;
 pub use handshake::{Handshake, HandshakeError, PLAIN_MAGIC, Progress};
 pub use host_key::HostKey;
 pub use keyed_stream::KeyedStream;
-pub use keyring::{Keyring, KeyringError};
+pub use keyring::Keyring;
+pub use keyring_error::KeyringError;
 pub use member_list::{Ambiguous, MAX_MEMBERS, Member, MemberList};
 pub use record::LinkError;
 pub use rustls::{ClientConfig, ServerConfig};
