@@ -1,9 +1,9 @@
 //! Connections to other hosts: one to each, made when there is something to send.
 //!
 //! Rule: a message that cannot be sent is dropped, and the sender goes on: the election and the broker repeat
-//! what matters. So a host that is stopped or out of reach delays no other one, and receives nothing later that
-//! was true once. A connection that ends, and a kernel that refuses the next one, say that the host's process
-//! has ended; silence says so after some time.
+//! what matters. So a host that is stopped or out of reach delays no other one, and receives later what the
+//! connection's buffers held alone, whose epochs and serial numbers show its age. A connection that ends, and a
+//! kernel that refuses the next one, say that the host's process has ended; silence says so after some time.
 
 use crate::frame::{self, FrameError};
 use crate::host::Event;
