@@ -47,8 +47,8 @@ fn backlog(disk: &mut Disk, client: ClientId, count: u64, tag: u64) {
 #[test]
 fn contracts_past_the_capacity_are_refused_with_the_figures() {
     let mut disk = disk(90);
-    let first = disk.admit(contract(125, 250, 0)).unwrap();
-    let refusal = disk.admit(contract(125, 250, 0)).unwrap_err();
+    let first = disk.admit(Time(0), contract(125, 250, 0)).unwrap();
+    let refusal = disk.admit(Time(0), contract(125, 250, 0)).unwrap_err();
     let text = refusal.to_string();
     for part in [
         "125ms/250ms is 50.0 %",
@@ -58,29 +58,29 @@ fn contracts_past_the_capacity_are_refused_with_the_figures() {
     ] {
         assert!(text.contains(part), "{text}");
     }
-    assert!(disk.admit(contract(100, 250, 0)).is_ok());
+    assert!(disk.admit(Time(0), contract(100, 250, 0)).is_ok());
     disk.remove(at(0), first);
-    assert!(disk.admit(contract(125, 250, 0)).is_ok());
+    assert!(disk.admit(Time(0), contract(125, 250, 0)).is_ok());
 }
 
 #[test]
 fn a_contract_that_contradicts_itself_is_refused() {
     let mut disk = disk(90);
     for (slice, period, laxity) in [(10, 0, 0), (20, 10, 0), (0, 10, 0), (5, 10, 20)] {
-        let refusal = disk.admit(contract(slice, period, laxity));
+        let refusal = disk.admit(Time(0), contract(slice, period, laxity));
         assert!(
             matches!(refusal, Err(AdmissionError::Contract { .. })),
             "{refusal:?}"
         );
     }
     let slack = contract(0, 10, 0).with_slack();
-    assert!(disk.admit(slack).is_ok());
+    assert!(disk.admit(Time(0), slack).is_ok());
 }
 
 #[test]
 fn a_changed_contract_holds_from_the_next_period_on() {
     let mut disk = disk(100);
-    let client = disk.admit(contract(20, 100, 0)).unwrap();
+    let client = disk.admit(Time(0), contract(20, 100, 0)).unwrap();
     backlog(&mut disk, client, 20, 0);
     let mut now = 0;
     serve(&mut disk, &mut now);
@@ -90,17 +90,17 @@ fn a_changed_contract_holds_from_the_next_period_on() {
         Some(contract(50, 100, 0))
     );
     // Until then both contracts count as reserved.
-    assert!(disk.admit(contract(60, 100, 0)).is_err());
+    assert!(disk.admit(at(now), contract(60, 100, 0)).is_err());
     serve(&mut disk, &mut now);
     assert_eq!(disk.next(at(now)), Decision::WaitUntil(at(100)));
     now = 100;
     (0..5).for_each(|_| _ = serve(&mut disk, &mut now));
     assert_eq!(disk.next(at(now)), Decision::WaitUntil(at(200)));
     disk.change(at(now), client, contract(20, 100, 0)).unwrap();
-    assert!(disk.admit(contract(60, 100, 0)).is_err());
+    assert!(disk.admit(at(now), contract(60, 100, 0)).is_err());
     now = 200;
     serve(&mut disk, &mut now);
-    assert!(disk.admit(contract(60, 100, 0)).is_ok());
+    assert!(disk.admit(at(now), contract(60, 100, 0)).is_ok());
     let refusal = disk.change(at(now), client, contract(60, 100, 0));
     assert!(matches!(refusal, Err(AdmissionError::Capacity { .. })));
 }
@@ -131,15 +131,15 @@ fn many_small_contracts_have_no_more_slack_than_was_promised_to_them() {
 #[test]
 fn an_idle_clients_contract_changes_at_once() {
     let mut disk = disk(100);
-    let client = disk.admit(contract(90, 100, 0)).unwrap();
+    let client = disk.admit(Time(0), contract(90, 100, 0)).unwrap();
     disk.change(at(5), client, contract(10, 100, 0)).unwrap();
-    assert!(disk.admit(contract(90, 100, 0)).is_ok());
+    assert!(disk.admit(Time(0), contract(90, 100, 0)).is_ok());
 }
 
 #[test]
 fn a_removed_clients_transactions_complete_and_its_queue_is_returned() {
     let mut disk = disk(100);
-    let client = disk.admit(contract(50, 100, 10)).unwrap();
+    let client = disk.admit(Time(0), contract(50, 100, 10)).unwrap();
     backlog(&mut disk, client, 3, 8);
     let Decision::Dispatch(start) = disk.next(at(0)) else {
         panic!()
@@ -149,14 +149,16 @@ fn a_removed_clients_transactions_complete_and_its_queue_is_returned() {
     assert_eq!(disk.client(client), None);
     assert!(!disk.submit(at(1), client, job(1, 0)));
     assert!(matches!(disk.next(at(1)), Decision::Full(_)));
-    let heir = disk.admit(contract(100, 100, 0)).unwrap();
+    let heir = disk.admit(at(1), contract(100, 100, 0)).unwrap();
     assert!(disk.submit(at(2), heir, job(10, 9)));
     disk.complete(at(10), start.ticket, Nanos::millis(10));
-    let mut now = 10;
+    // The first used the time up to here.
+    let mut now = 20;
+    assert_eq!(disk.next(at(10)), Decision::WaitUntil(at(now)));
     assert_eq!(serve(&mut disk, &mut now), 9);
     assert_eq!(disk.client(heir).unwrap().totals.charged, Nanos::millis(10));
     disk.remove(at(now), heir);
-    let other = disk.admit(contract(100, 100, 0)).unwrap();
+    let other = disk.admit(at(now), contract(100, 100, 0)).unwrap();
     assert_ne!(other, heir);
     assert_eq!(
         disk.change(at(now), heir, contract(1, 100, 0)),
@@ -168,7 +170,7 @@ fn a_removed_clients_transactions_complete_and_its_queue_is_returned() {
 #[test]
 fn one_clients_transactions_follow_each_other_while_it_has_time() {
     let mut disk = disk(100);
-    let clients = [0, 1].map(|_| disk.admit(contract(40, 100, 0)).unwrap());
+    let clients = [0, 1].map(|_| disk.admit(Time(0), contract(40, 100, 0)).unwrap());
     for (tag, client) in clients.into_iter().enumerate() {
         backlog(&mut disk, client, 8, tag as u64);
     }
@@ -237,9 +239,10 @@ fn a_client_that_returns_to_the_slack_has_saved_none_up() {
 #[test]
 fn hundreds_of_idle_contracts_cost_nothing() {
     let mut disk = disk(100);
-    let worker = disk.admit(contract(50, 100, 0)).unwrap();
+    let worker = disk.admit(Time(0), contract(50, 100, 0)).unwrap();
     for _ in 0..400 {
-        disk.admit(contract(1, 1000, 10).with_slack()).unwrap();
+        disk.admit(Time(0), contract(1, 1000, 10).with_slack())
+            .unwrap();
     }
     backlog(&mut disk, worker, 5, 3);
     let mut now = 0;

@@ -46,8 +46,8 @@ fn extra(slice: u64) -> DiskContract {
 fn a_client_whose_transactions_do_not_complete_keeps_others_from_the_disk_for_a_moment() {
     for (bound, most) in [(BOUND, 20), (Nanos::ZERO, 1)] {
         let mut disk = Disk::new(Utilization::WHOLE, bound, ());
-        let locked = disk.admit(extra(50)).unwrap();
-        let other = disk.admit(contract(50, 100, 0)).unwrap();
+        let locked = disk.admit(Time(0), extra(50)).unwrap();
+        let other = disk.admit(Time(0), contract(50, 100, 0)).unwrap();
         submit(&mut disk, at(0), locked, 200);
         let (mut stuck, decided) = start(&mut disk, at(0));
         assert!(stuck.iter().all(|&(client, _)| client == locked));
@@ -173,7 +173,7 @@ fn users_whose_transactions_wait_leave_workers_to_each_other() {
     }
     assert!(disk.in_flight() <= WORKERS as usize / 4 * 3 + 100);
     // The device alone delays this one's.
-    let other = disk.admit(extra(0)).unwrap();
+    let other = disk.admit(Time(0), extra(0)).unwrap();
     submit(&mut disk, at(0), other, 2000);
     assert!(start(&mut disk, at(0)).0.len() > WORKERS as usize / 8);
     disk.remove(at(0), other);
@@ -190,7 +190,7 @@ fn users_whose_transactions_wait_leave_workers_to_each_other() {
 #[test]
 fn a_client_with_one_overdue_transaction_goes_on_with_its_others() {
     let mut disk = Disk::new(Utilization::WHOLE, BOUND, ());
-    let client = disk.admit(extra(50)).unwrap();
+    let client = disk.admit(Time(0), extra(50)).unwrap();
     submit(&mut disk, at(0), client, 1);
     let (lost, _) = start(&mut disk, at(0));
     for millis in (100..1000).step_by(10) {
@@ -207,9 +207,40 @@ fn a_client_with_one_overdue_transaction_goes_on_with_its_others() {
 }
 
 #[test]
+fn a_client_that_was_blocked_repays_what_it_used_beyond_its_slice() {
+    let mut disk = Disk::new(Utilization::WHOLE, BOUND, ());
+    let client = disk.admit(at(0), contract(1, 100, 0)).unwrap();
+    let large = TransactionDesc {
+        op: Op::Read,
+        bytes: 4096,
+        cost: BOUND,
+        tag: 0,
+    };
+    disk.submit(at(0), client, large);
+    let (stuck, _) = start(&mut disk, at(0));
+    // All of the bound is overdue: the client is blocked.
+    start(&mut disk, at(400));
+    disk.complete(at(450), stuck[0].1, Nanos::millis(450));
+    submit(&mut disk, at(450), client, 1);
+    // It has had four slices since, and was charged for more.
+    assert_eq!(start(&mut disk, at(450)).0, []);
+    for millis in (460..10_000).step_by(10) {
+        for (_, ticket) in start(&mut disk, at(millis)).0 {
+            disk.complete(at(millis + 1), ticket, Nanos::millis(1));
+            submit(&mut disk, at(millis + 1), client, 1);
+        }
+    }
+    let charged = disk.client(client).unwrap().totals.charged;
+    assert!(
+        charged > Nanos::millis(80) && charged <= Nanos::millis(101),
+        "{charged}"
+    );
+}
+
+#[test]
 fn a_client_that_is_removed_while_it_has_too_much_overdue_leaves_nothing() {
     let mut disk = Disk::new(Utilization::WHOLE, BOUND, ());
-    let locked = disk.admit(extra(50)).unwrap();
+    let locked = disk.admit(Time(0), extra(50)).unwrap();
     submit(&mut disk, at(0), locked, 15);
     let (stuck, _) = start(&mut disk, at(0));
     start(&mut disk, at(200));
@@ -217,7 +248,7 @@ fn a_client_that_is_removed_while_it_has_too_much_overdue_leaves_nothing() {
     for (_, ticket) in stuck {
         disk.complete(at(300), ticket, Nanos::millis(300));
     }
-    let next = disk.admit(extra(50)).unwrap();
+    let next = disk.admit(at(300), extra(50)).unwrap();
     submit(&mut disk, at(300), next, 5);
     assert_eq!(start(&mut disk, at(300)).0.len(), 5);
 }
@@ -225,7 +256,7 @@ fn a_client_that_is_removed_while_it_has_too_much_overdue_leaves_nothing() {
 #[test]
 fn a_stall_of_the_device_costs_its_client_a_slice_at_most() {
     let mut disk = Disk::new(Utilization::WHOLE, Nanos::ZERO, ());
-    let client = disk.admit(contract(25, 250, 0)).unwrap();
+    let client = disk.admit(Time(0), contract(25, 250, 0)).unwrap();
     submit(&mut disk, at(0), client, 2);
     let (stuck, _) = start(&mut disk, at(0));
     disk.complete(at(30_000), stuck[0].1, Nanos::seconds(30));

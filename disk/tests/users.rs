@@ -85,7 +85,7 @@ impl Attack {
 impl Simulation {
     fn new(attack: Attack) -> Self {
         let mut disk = Atropos::new(Utilization::WHOLE, BOUND, ());
-        let victim = disk.admit(contract(100, 250, 0)).unwrap();
+        let victim = disk.admit(Time(0), contract(100, 250, 0)).unwrap();
         let admit = |number: u32| Attacker {
             user: number % attack.users,
             id: disk

@@ -73,7 +73,7 @@ impl DiskTurns {
     /// Admits a client under a contract, or refuses it because the disk's time is promised.
     pub fn admit(&self, contract: DiskContract) -> Result<DiskClient, AdmissionError> {
         let mut state = self.lock();
-        let id = state.atropos.admit(contract)?;
+        let id = state.atropos.admit(self.now(), contract)?;
         let tag = state.free.pop().unwrap_or(state.grants.len());
         if tag == state.grants.len() {
             state.grants.push(None);

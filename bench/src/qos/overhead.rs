@@ -163,7 +163,7 @@ fn transaction(idle: u64) -> Option<f64> {
     };
     let mut now = Time(0);
     for tag in 0..CLIENTS + idle {
-        let client = disk.admit(contract).ok()?;
+        let client = disk.admit(now, contract).ok()?;
         if tag < CLIENTS {
             (0..16).for_each(|_| _ = black_box(disk.submit(now, client, job(tag))));
         }

@@ -85,6 +85,8 @@ pub(super) struct Client {
     pub(super) number: u32,
     pub(super) contract: DiskContract,
     pub(super) next_contract: Option<DiskContract>,
+    /// When the share of `next_contract` is free.
+    pub(super) next_from: Time,
     pub(super) place: QueueState,
     pub(super) remaining: i64,
     pub(super) deadline: Time,
@@ -112,14 +114,16 @@ pub(super) struct Client {
 const QUEUE_CAPACITY: usize = 64;
 
 impl Client {
-    pub(super) fn new(number: u32, contract: DiskContract) -> Self {
+    /// An idle client, whose first period begins at `begins` or later.
+    pub(super) fn new(number: u32, contract: DiskContract, begins: Time) -> Self {
         Self {
             number,
             contract,
             next_contract: None,
+            next_from: begins,
             place: QueueState::Idle,
             remaining: 0,
-            deadline: Time(0),
+            deadline: begins,
             jobs: VecDeque::with_capacity(QUEUE_CAPACITY),
             in_flight: 0,
             overdue: Nanos::ZERO,
@@ -192,9 +196,7 @@ impl Client {
     pub(super) fn allocate(&mut self, now: Time, correction: &CostCorrection) {
         // A rest too small for a transaction carries over; idle time does not.
         let left = self.remaining.min(self.reasonable(correction));
-        if let Some(contract) = self.next_contract.take() {
-            self.contract = contract;
-        }
+        self.apply_change(now);
         let DiskContract { period, slice, .. } = self.contract;
         let late = (now - self.deadline).0 / period.0;
         let begun = match self.jobs.is_empty() {
@@ -208,14 +210,34 @@ impl Client {
         self.began();
     }
 
-    /// Starts a period now, even if the last one has not ended.
+    /// Starts a period now, even if the last one has not ended. A debt, which only a client that was blocked has here, is repaid
+    /// from it and from the periods that it missed.
     pub(super) fn start_period(&mut self, now: Time) {
-        if let Some(contract) = self.next_contract.take() {
+        self.apply_change(now);
+        let DiskContract { period, slice, .. } = self.contract;
+        let missed = (now - self.deadline).0 / period.0;
+        let slices = i64::try_from(slice.0.saturating_mul(1 + missed)).unwrap_or(i64::MAX);
+        let debt = self.remaining.min(0);
+        self.remaining = debt.saturating_add(slices).min(slice.signed());
+        self.deadline = now + period;
+        self.began();
+    }
+
+    /// Applies a changed contract, where its share is free.
+    pub(super) fn apply_change(&mut self, now: Time) {
+        if self.next_from <= now
+            && let Some(contract) = self.next_contract.take()
+        {
             self.contract = contract;
         }
-        self.remaining = self.contract.slice.signed();
-        self.deadline = now + self.contract.period;
-        self.began();
+    }
+
+    /// When the time that it used of its slice would have come at an even pace.
+    pub(super) fn even_at(&self) -> Time {
+        let DiskContract { period, slice, .. } = self.contract;
+        let ahead = i128::from(self.remaining) * i128::from(period.0) / i128::from(slice.0.max(1));
+        let at = i128::from(self.deadline.0) - ahead;
+        Time(u64::try_from(at.max(0)).unwrap_or(u64::MAX))
     }
 
     fn began(&mut self) {

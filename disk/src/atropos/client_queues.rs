@@ -129,6 +129,10 @@ impl<T: Trace> ClientQueues<T> {
     pub(super) fn wake(&mut self, now: Time, at: u32) {
         let client = &mut self.clients[at];
         if client.contract.slice.0 == 0 {
+            // It has no periods, whose end would apply a change.
+            client.apply_change(now);
+        }
+        if client.contract.slice.0 == 0 {
             return;
         }
         let charge = client.next_charge(&self.correction).signed();

@@ -2,6 +2,7 @@
 
 use super::client::{Client, ClientId, QueueState};
 use super::contract::{AdmissionError, DiskContract, Utilization};
+use super::ended::EndedContracts;
 use crate::time::Time;
 use std::ops::{Index, IndexMut};
 
@@ -12,6 +13,7 @@ pub(super) struct ClientTable {
     /// Free indices of `clients`.
     unused: Vec<u32>,
     admitted: u32,
+    ended: EndedContracts,
 }
 
 impl Index<u32> for ClientTable {
@@ -28,11 +30,11 @@ impl IndexMut<u32> for ClientTable {
 }
 
 impl ClientTable {
-    /// Adds an idle client.
-    pub(super) fn insert(&mut self, contract: DiskContract) -> ClientId {
+    /// Adds an idle client, whose first period begins at `begins` or later.
+    pub(super) fn insert(&mut self, contract: DiskContract, begins: Time) -> ClientId {
         let number = self.admitted;
         self.admitted += 1;
-        let client = Client::new(number, contract);
+        let client = Client::new(number, contract, begins);
         let at = match self.unused.pop() {
             Some(at) => {
                 self[at] = client;
@@ -63,6 +65,13 @@ impl ClientTable {
         0..self.clients.len() as u32
     }
 
+    /// Ends a client's contract.
+    pub(super) fn end(&mut self, now: Time, at: u32) {
+        let client = &mut self.clients[at as usize];
+        client.place = QueueState::Gone;
+        self.ended.enter(now, client);
+    }
+
     /// Frees the index of a removed client once nothing of it is in flight.
     pub(super) fn free_index(&mut self, at: u32) {
         if self[at].in_flight == 0 {
@@ -72,10 +81,10 @@ impl ClientTable {
 
     /// Applies changes of idle clients whose periods are over: nothing else does, as no allocation
     /// comes.
-    pub(super) fn renew(&mut self, now: Time) {
+    fn renew(&mut self, now: Time) {
         for client in &mut self.clients {
             if client.place == QueueState::Idle && client.deadline <= now {
-                client.contract = client.next_contract.take().unwrap_or(client.contract);
+                client.apply_change(now);
             }
         }
     }
@@ -94,17 +103,22 @@ impl ClientTable {
         })
     }
 
-    /// Returns an error if the contract and those of all clients but one exceed the capacity.
+    /// When the contract may begin beside those of all clients but one.
+    ///
+    /// # Errors
+    /// Where they exceed the capacity.
     pub(super) fn room_for(
-        &self,
+        &mut self,
+        now: Time,
         contract: DiskContract,
         but: Option<u32>,
         capacity: Utilization,
-    ) -> Result<(), AdmissionError> {
+    ) -> Result<Time, AdmissionError> {
+        self.renew(now);
         let reserved = self.reserved_but(but);
         let asked = contract.share();
         if reserved + asked <= capacity {
-            return Ok(());
+            return Ok(self.ended.free_at(now, asked, capacity - reserved));
         }
         let gone = |client: &&Client| client.place == QueueState::Gone;
         let there = self.clients.len() - self.clients.iter().filter(gone).count();

@@ -32,6 +32,7 @@
 //!   may be too few to keep the disk busy; and where more was promised than the disk does, all
 //!   clients lose in proportion. At most twice as many transactions are in flight as are queued,
 //!   from sixteen on, so that the scheduler always has a choice.
+//! - **Ended contracts.** What a contract used ahead of its share, before it ended, counts for the next one (`ended.rs`).
 //! - **Overdue transactions.** What the device does not complete in many times the bound does not count towards it
 //!   any longer, and bounds its own client (`overdue.rs`), and its user (`users.rs`).
 //!
@@ -56,7 +57,7 @@
 //!     extra: false,
 //!     laxity: Nanos::millis(10),
 //! };
-//! let client = disk.admit(contract)?;
+//! let client = disk.admit(Time(0), contract)?;
 //! let job = TransactionDesc { op: Op::Read, bytes: 4096, cost: Nanos::millis(2), tag: 7 };
 //! disk.submit(Time(0), client, job);
 //! let Decision::Dispatch(start) = disk.next(Time(0)) else { panic!("it has a slice") };
@@ -71,6 +72,7 @@ mod client_queues;
 mod client_table;
 mod contract;
 mod correction;
+mod ended;
 mod inflight;
 mod overdue;
 mod queue;
@@ -196,13 +198,13 @@ impl<T: Trace> Atropos<T> {
         &self.queues.trace
     }
 
-    /// Admits a contract. The client is idle until its first transaction arrives.
-    pub fn admit(&mut self, contract: DiskContract) -> Result<ClientId, AdmissionError> {
+    /// Admits a contract. The client is idle until its first transaction arrives. Its first period begins once the time
+    /// that it needs is not taken by contracts that have ended (`ended.rs`).
+    pub fn admit(&mut self, now: Time, contract: DiskContract) -> Result<ClientId, AdmissionError> {
         contract.check()?;
-        self.queues
-            .clients
-            .room_for(contract, None, self.capacity)?;
-        Ok(self.queues.clients.insert(contract))
+        let clients = &mut self.queues.clients;
+        let begins = clients.room_for(now, contract, None, self.capacity)?;
+        Ok(clients.insert(contract, begins))
     }
 
     /// Admits a contract of a user that can delay the client's transactions at will (`users.rs`).
@@ -212,7 +214,7 @@ impl<T: Trace> Atropos<T> {
         user: u32,
         contract: DiskContract,
     ) -> Result<ClientId, AdmissionError> {
-        let id = self.admit(contract)?;
+        let id = self.admit(now, contract)?;
         self.queues.clients[id.at].user = Some(user);
         self.users.enter(now, user);
         self.block_if_due(id.at);
@@ -230,17 +232,17 @@ impl<T: Trace> Atropos<T> {
     ) -> Result<(), AdmissionError> {
         contract.check()?;
         let at = self.queues.clients.find(id).ok_or(AdmissionError::Gone)?;
-        self.queues.clients.renew(now);
-        self.queues
-            .clients
-            .room_for(contract, Some(at), self.capacity)?;
-        let client = &mut self.queues.clients[at];
+        let clients = &mut self.queues.clients;
+        let begins = clients.room_for(now, contract, Some(at), self.capacity)?;
+        let client = &mut clients[at];
         client.next_contract = Some(contract);
+        client.next_from = begins;
         if client.place == QueueState::Idle
             && (client.deadline <= now || client.contract.slice.0 == 0)
         {
             client.contract = contract;
             client.next_contract = None;
+            (client.deadline, client.remaining) = (begins, 0);
             // A client that lived on slack alone may have work for its first slice.
             if !client.jobs.is_empty() {
                 self.queues.wake(now, at);
@@ -252,7 +254,7 @@ impl<T: Trace> Atropos<T> {
 
     /// Ends a contract and returns the transactions that were not started. Transactions in flight
     /// complete as usual, but are charged to no client. The contract's share can be promised again
-    /// at once.
+    /// at once, and is given again when what it used is due (`ended.rs`).
     pub fn remove(&mut self, now: Time, id: ClientId) -> Vec<TransactionDesc> {
         let Some(at) = self.queues.clients.find(id) else {
             return Vec::new();
@@ -261,8 +263,8 @@ impl<T: Trace> Atropos<T> {
         self.queues.release_hold(at);
         self.queues.dequeue(at);
         self.queues.urgent.retain(|&other| other != at);
+        self.queues.clients.end(now, at);
         let client = &mut self.queues.clients[at];
-        client.place = QueueState::Gone;
         if let Some(user) = client.user {
             self.users.leave(user);
         }

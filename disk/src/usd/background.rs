@@ -57,6 +57,7 @@ struct Piece {
 impl Background {
     /// Admits the clients of the work.
     pub fn admit(
+        now: Time,
         atropos: &mut Atropos<Writer>,
         contract: DiskContract,
     ) -> Result<Self, AdmissionError> {
@@ -68,8 +69,8 @@ impl Background {
             extra: false,
             ..contract
         };
-        let client = atropos.admit(promised)?;
-        let spare = contract.extra.then(|| atropos.admit(slack_alone));
+        let client = atropos.admit(now, promised)?;
+        let spare = contract.extra.then(|| atropos.admit(now, slack_alone));
         Ok(Self {
             client,
             spare: spare.transpose()?,

@@ -190,7 +190,7 @@ mod tests {
     fn refused_requests_of_a_channel_are_due_for_a_signal_once() {
         let contract = DiskContract::new(Nanos::millis(1), Nanos::millis(10));
         let mut atropos = Atropos::new(Utilization::WHOLE, Nanos::ZERO, ());
-        let mut client = Client::new(atropos.admit(contract).unwrap(), 0);
+        let mut client = Client::new(atropos.admit(Time(0), contract).unwrap(), 0);
         let (server, ends) = create(ChannelGeometry::for_depth(8)).unwrap();
         let doorbell = Doorbell::new().unwrap().share().unwrap();
         let mut asking = ChannelClient::attach(ends.memory, doorbell, ends.bell).unwrap();

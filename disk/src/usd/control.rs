@@ -35,7 +35,7 @@ impl DiskThread {
                 } => {
                     let admitted = match user {
                         Some(user) => self.atropos.admit_for(now, user, contract),
-                        None => self.atropos.admit(contract),
+                        None => self.atropos.admit(now, contract),
                     };
                     if let Ok(id) = admitted {
                         self.enter(id);
@@ -43,7 +43,7 @@ impl DiskThread {
                     let _ = answer.send(admitted);
                 }
                 UsdCommand::AdmitBackground { contract, answer } => {
-                    let admitted = Background::admit(&mut self.atropos, contract);
+                    let admitted = Background::admit(now, &mut self.atropos, contract);
                     let admitted = admitted.map(|own| self.background.insert(own).client);
                     let _ = answer.send(admitted);
                 }

@@ -133,7 +133,11 @@ struct Simulation<'a> {
 impl<'a> Simulation<'a> {
     fn new(device: Device, clients: &'a [Client], capacity: disk::atropos::Utilization) -> Self {
         let mut atropos = Atropos::new(capacity, device.bound, Vec::new());
-        let admit = |client: &Client| atropos.admit(client.contract).expect("within capacity");
+        let admit = |client: &Client| {
+            atropos
+                .admit(Time(0), client.contract)
+                .expect("within capacity")
+        };
         let ids = clients.iter().map(admit).collect();
         let mut simulation = Self {
             device,

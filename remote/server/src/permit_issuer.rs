@@ -70,7 +70,7 @@ impl PermitIssuer {
         let mut schedule = Atropos::new(Utilization::WHOLE, BOUND, ());
         let slice = (Utilization::WHOLE - config.lendable_time).in_period(UNLENT_PERIOD);
         // Most permits live on slack, which is theirs.
-        let unlent = schedule.admit(DiskContract::new(slice, UNLENT_PERIOD));
+        let unlent = schedule.admit(Time(0), DiskContract::new(slice, UNLENT_PERIOD));
         Ok(Self {
             capacity: ServerCapacity::new(config, server, owned_pages),
             key,
@@ -158,7 +158,8 @@ impl PermitIssuer {
         if self.permits.len() >= MAX_PERMITS {
             return Err(AllocateError::Permits { most: MAX_PERMITS });
         }
-        Ok(self.schedule.admit(permit.qos)?)
+        let now = Time(self.now.as_nanos() as u64);
+        Ok(self.schedule.admit(now, permit.qos)?)
     }
 
     /// Rewrites a permit to `pages`, for the broker of `epoch`.
