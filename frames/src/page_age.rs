@@ -25,8 +25,27 @@ impl PageAge {
         }
     }
 
-    /// When the oldest page came.
-    pub fn oldest(&self) -> Millis {
-        Millis(self.before.load(Ordering::Relaxed))
+    /// When the oldest page came. `None` until two laps have ended: all pages are young then.
+    pub fn oldest(&self) -> Option<Millis> {
+        // A lap that ends in the one millisecond of 49 days that is 0 counts as none.
+        let before = self.before.load(Ordering::Relaxed);
+        (before != 0).then_some(Millis(before))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_domain_has_no_oldest_page_until_its_second_lap_has_ended() {
+        let age = PageAge::default();
+        let began = Millis::now();
+        for taken in 1..=20 {
+            assert_eq!(age.oldest(), None, "{taken}");
+            age.note_taken(10);
+        }
+        let oldest = age.oldest().unwrap();
+        assert!(oldest.since(began) < 60_000);
     }
 }

@@ -84,8 +84,10 @@ impl FrameSource {
     /// Asks for frames of domains of the tree whose pages are all older than this one's: see
     /// [`frames::Ledger::trim_idle`].
     pub(crate) fn trim_idle(&self) {
-        let client = self.client();
-        let (oldest, now) = (self.age.oldest(), Millis::now());
+        let Some(oldest) = self.age.oldest() else {
+            return;
+        };
+        let (client, now) = (self.client(), Millis::now());
         client
             .ledger()
             .trim_idle(client.id(), TRIM_BATCH, oldest, now);

@@ -118,9 +118,10 @@ impl ObjectFrames {
 
     /// Asks domains that are idle for frames; with nothing of its own to evict, all of them.
     pub fn want(&mut self, has_none: bool) {
-        let ledger = self.domain.ledger();
-        let (oldest, now) = (self.age.oldest(), Millis::now());
-        ledger.trim_idle(self.domain.id(), TRIM_BATCH, oldest, now);
+        if let Some(oldest) = self.age.oldest() {
+            let (ledger, id) = (self.domain.ledger(), self.domain.id());
+            ledger.trim_idle(id, TRIM_BATCH, oldest, Millis::now());
+        }
         if has_none {
             self.is_demanding = true;
             self.demand(1);
