@@ -249,7 +249,8 @@ impl Allocator {
         managed: u32,
         now: Duration,
     ) -> Result<Vec<Action>, AllocatorError> {
-        let (guaranteed, owned) = (self.guaranteed(), self.owned());
+        let reserved = self.tenants.values().map(Tenant::reserved);
+        let (guaranteed, owned) = (reserved.fold(0, u32::saturating_add), self.owned());
         if managed < guaranteed.max(owned) {
             return Err(AllocatorError::Managed {
                 asked: managed,

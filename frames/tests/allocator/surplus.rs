@@ -175,6 +175,23 @@ fn a_holder_is_lent_more_once_it_has_more_disk_time() {
     assert!(first < machine.n(hog), "{first}, {}", machine.n(hog));
 }
 
+#[test]
+fn fewer_managed_frames_are_refused_while_a_lowered_guarantee_cannot_be_given_back_in_time() {
+    let mut machine = Machine::new(1000);
+    let slow = machine
+        .admit_with(1, (600, 600), rate(1, 119_986), Unhurried)
+        .unwrap();
+    machine.fill(slow, 600);
+    let late = machine.admit(2, (400, 400), 1000, Honest).unwrap();
+    machine.set_contract(slow, (0, 600)).unwrap();
+    machine.run_for(ms(60_000));
+    let now = machine.now;
+    assert!(machine.allocator.set_managed(600, now).is_err());
+    machine.request(late, 400).unwrap();
+    machine.run_for(MAX_REVOCATION);
+    assert_eq!(machine.n(late), 400);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
