@@ -55,3 +55,30 @@ fn a_tournament_of_many_costs_each_host_some_messages_and_not_one_for_each_other
     assert!(sent.claims <= 2 * HOSTS, "{} claims", sent.claims);
     assert!(sent.all <= 8 * HOSTS, "{} messages", sent.all);
 }
+
+#[test]
+fn a_bid_that_followers_lead_to_each_other_ends() {
+    let hosts = [1, 2, 3].map(HostId);
+    let [mut one, mut other, mut broker] =
+        [1, 2, 3].map(|host| Candidate::new(incarnation(host), None).0);
+    // Each of the first two has lost to the other.
+    let claim = |by: &Candidate| Message::Claim { epoch: by.held() };
+    let claims = [claim(&one), claim(&other)];
+    one.on_message(HostId(2), claims[1].clone());
+    other.on_message(HostId(1), claims[0].clone());
+    let mut sent = Sent::default();
+    for _ in 0..2 {
+        broker.on_membership(hosts);
+        sent.enter(HostId(3), broker.on_tick());
+        while let Some((from, to, message)) = sent.queue.pop_front() {
+            assert!(sent.all < 100, "{message:?} from {from:?} to {to:?}");
+            let candidate = match to.0 {
+                1 => &mut one,
+                2 => &mut other,
+                _ => &mut broker,
+            };
+            let actions = candidate.on_message(from, message);
+            sent.enter(to, actions);
+        }
+    }
+}

@@ -33,6 +33,7 @@ impl Candidate {
     /// on at once are all to be found before one of them regenerates, and has the epoch raised for all. And
     /// to one further peer.
     pub(super) fn bid_to_peers(&mut self, actions: &mut Vec<ElectionAction>) {
+        self.redirected_to.clear();
         let Role::Broker { servers, .. } = &self.role else {
             return;
         };

@@ -38,6 +38,8 @@ pub struct Candidate {
     pub(super) peers: Arc<PeerList>,
     /// The peer that was bid to last.
     pub(super) last_bid: Option<HostId>,
+    /// Hosts that redirects led to since the last tick.
+    pub(super) redirected_to: BTreeSet<HostId>,
     /// Servers that were silent for too long, and that no other broker is known to have.
     pub(super) given_up: BTreeSet<HostId>,
 }
@@ -60,6 +62,7 @@ impl Candidate {
             },
             peers: Arc::default(),
             last_bid: None,
+            redirected_to: BTreeSet::new(),
             given_up: BTreeSet::new(),
         };
         let mut actions = Vec::new();
@@ -199,11 +202,13 @@ impl Candidate {
         }
     }
 
-    fn on_redirect(&self, broker: HostId, actions: &mut Vec<ElectionAction>) {
+    /// Bids to a host once between two ticks: of two followers of each other each leads to the other.
+    fn on_redirect(&mut self, broker: HostId, actions: &mut Vec<ElectionAction>) {
         if let Role::Broker { servers, .. } = &self.role
-            && broker != self.host()
+            && broker != self.incarnation.host
+            && self.redirected_to.insert(broker)
         {
-            let message = Message::Bid(Bid::new(self.host(), servers.len()));
+            let message = Message::Bid(Bid::new(self.incarnation.host, servers.len()));
             actions.push(ElectionAction::Send {
                 to: broker,
                 message,
