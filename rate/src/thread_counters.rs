@@ -38,7 +38,8 @@ pub(crate) fn checked(words: &[AtomicU64]) -> &[AtomicU64] {
 pub struct ThreadKey(u32);
 
 impl ThreadKey {
-    /// An id that no thread has: for work that belongs to no thread.
+    /// The last of the ids, for work that belongs to no thread: a thread has it only where the largest `kernel.pid_max` is used
+    /// up, and is counted with that work then.
     pub const LAST: Self = Self((1 << ID_BITS) - 1);
 
     /// The key of a thread id, or of another number that tells threads apart.
