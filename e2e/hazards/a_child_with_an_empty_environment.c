@@ -38,8 +38,16 @@ int main(int argc, char **argv)
     }
     char *none[] = {NULL};
     char *one[] = {"LD_PRELOAD=", NULL};
+    /* Of two the loader takes the second. */
+    char *two[128];
+    size_t count = 0;
+    for (char **entry = environ; *entry && count < 126; entry++)
+        if (strncmp(*entry, "SELFPAGE_", 9) == 0 || strncmp(*entry, "LD_PRELOAD=", 11) == 0)
+            two[count++] = *entry;
+    two[count] = "LD_PRELOAD=";
+    two[count + 1] = NULL;
     char *args[] = {argv[0], paged() ? "1" : "0", NULL};
-    for (int i = 0; i < 6; i++) {
+    for (int i = 0; i < 7; i++) {
         pid_t child;
         if (i == 4)
             CHECK(posix_spawn(&child, "/proc/self/exe", NULL, NULL, args, none) == 0);
@@ -50,6 +58,8 @@ int main(int argc, char **argv)
         if (child == 0) {
             if (i == 0 || i == 5)
                 execve("/proc/self/exe", args, none);
+            if (i == 6)
+                execve("/proc/self/exe", args, two);
             if (i == 1)
                 execvpe("/proc/self/exe", args, one);
             if (i == 2)

@@ -27,6 +27,17 @@ static void *spawn(void *unused)
     CHECK(waitpid(child, &status, 0) == child && status == 0);
     return unused;
 }
+static char *variables[1001];
+
+static void *spawn_with_many_variables(void *unused)
+{
+    char *arguments[] = { "true", NULL };
+    pid_t child;
+    int status;
+    CHECK(posix_spawn(&child, "/bin/true", NULL, NULL, arguments, variables) == 0);
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+    return unused;
+}
 static void *run_shell(void *unused)
 {
     CHECK(system("true") == 0);
@@ -127,6 +138,9 @@ int main(void)
     on_thread(execute_along_path);
     on_thread(spawn);
     on_thread(run_shell);
+    for (int n = 0; n < 1000; n++)
+        CHECK(asprintf(&variables[n], "V%d=x", n) > 0);
+    on_thread(spawn_with_many_variables);
     on_context(execute);
     on_context(execute_along_path);
     with_many_arguments();

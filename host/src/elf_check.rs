@@ -6,10 +6,11 @@
 //! Rule: nothing here allocates or locks: a preloaded library calls it between vfork and
 //! exec.
 
+use crate::unpageable::{MACHINE, Name, Unpageable};
 use rustix::fd::OwnedFd;
 use rustix::fs::{Mode, OFlags, fgetxattr, fstat, open, stat};
 use rustix::io::{Errno, pread};
-use rustix::process::{getegid, geteuid};
+use rustix::process::{getegid, geteuid, getgid, getuid};
 use std::ffi::CStr;
 
 /// Interpreters of interpreters the kernel follows.
@@ -18,123 +19,11 @@ const DEPTH: usize = 5;
 /// Bytes of a script's first line the kernel reads.
 const LINE: usize = 256;
 
-/// Bytes of a name that a message shows.
-const NAME: usize = 64;
-
 /// Bytes of an ELF header, 32 bits wide.
 const HEADER: usize = 52;
 
-/// The machine this is built for, as ELF numbers it, and by name.
-const MACHINE: (u16, &str) = (62, "x86-64");
-
 /// glibc's loader, as the processor's ABI names it.
 const LOADER: &CStr = c"/lib64/ld-linux-x86-64.so.2";
-
-/// Why a program cannot page itself: `{}` also says what to do, `{:#}` is for one that runs
-/// unpaged all the same.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unpageable {
-    /// No dynamic loader runs in it.
-    Static {
-        /// Of a script, what runs it.
-        interpreter: Option<Name>,
-    },
-    /// It changes its identity when it starts.
-    Setuid,
-    /// It gains capabilities when it starts.
-    Capabilities,
-    /// It is of another processor, or 32 bits wide.
-    Architecture {
-        /// As ELF numbers it.
-        machine: u16,
-        /// Width of an address.
-        bits: u8,
-    },
-    /// It is linked with a C library that is not glibc.
-    Loader {
-        /// What it asks for.
-        loader: Name,
-    },
-}
-
-impl std::error::Error for Unpageable {}
-
-impl std::fmt::Display for Unpageable {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let (no_pager, mend) = match self {
-            Self::Static { interpreter } => {
-                if let Some(interpreter) = interpreter {
-                    write!(f, "its interpreter is {interpreter}: ")?;
-                }
-                f.write_str("it is statically linked, so no pager can be loaded into it")?;
-                ("", "use a dynamically linked build of it")
-            }
-            Self::Setuid => {
-                f.write_str("it is set-user-ID or set-group-ID")?;
-                (TRUSTED, "run it as the user it becomes")
-            }
-            Self::Capabilities => {
-                f.write_str("it has file capabilities")?;
-                let mend = "remove them (setcap -r) from a copy and run it as root";
-                (TRUSTED, mend)
-            }
-            Self::Architecture { machine, bits } => {
-                write!(
-                    f,
-                    "it is built for another machine (ELF machine {machine}, {bits} bits), the pager for {} with 64 \
-                     bits",
-                    MACHINE.1
-                )?;
-                ("", "use a build for this machine")
-            }
-            Self::Loader { loader } => {
-                let ours = "not glibc's, and the pager is built for glibc";
-                write!(f, "its dynamic loader is {loader}, {ours}")?;
-                ("", "use a build for glibc")
-            }
-        };
-        f.write_str(no_pager)?;
-        match f.alternate() {
-            // `direct_io_filter::install`: a user who may not filter gives privileges up for that.
-            true if !no_pager.is_empty() && !geteuid().is_root() => f.write_str(
-                "; it also runs without the privilege that it would gain, since the tree has no_new_privs",
-            ),
-            true => Ok(()),
-            false => write!(
-                f,
-                ": {mend}, or use --allow-unpaged to let it run outside the contract"
-            ),
-        }
-    }
-}
-
-const TRUSTED: &str = ", and the kernel lets no pager be loaded into such a program";
-
-/// A file name of bounded length, held in place.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub struct Name([u8; NAME]);
-
-impl Name {
-    fn new(bytes: &[u8]) -> Self {
-        let mut it = Self([0; NAME]);
-        let n = bytes.len().min(NAME);
-        it.0[..n].copy_from_slice(&bytes[..n]);
-        it
-    }
-}
-
-impl std::fmt::Display for Name {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let used = self.0.split(|b| *b == 0).next().unwrap_or(&[]);
-        f.write_str(std::str::from_utf8(used).unwrap_or("of an unreadable name"))
-    }
-}
-
-impl std::fmt::Debug for Name {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{self}")
-    }
-}
 
 /// Whether the program at `path`, started now by this process, can page itself. Of a
 /// script its interpreter counts. A file that cannot be read passes: exec decides whether it
@@ -192,6 +81,9 @@ fn elf(file: &OwnedFd, head: &[u8], path: &CStr, is_interpreter: bool) -> Result
         });
     }
     changes_identity(file)?;
+    if geteuid() != getuid() || getegid() != getgid() {
+        return Err(Unpageable::EffectiveIdentity);
+    }
     let table = head
         .get(32..40)
         .and_then(|b| b.try_into().ok())
@@ -253,12 +145,12 @@ fn changes_identity(file: &OwnedFd) -> Result<(), Unpageable> {
     if user || group {
         return Err(Unpageable::Setuid);
     }
+    if geteuid().is_root() {
+        return Ok(());
+    }
     let mut capabilities = [0u8; 64];
-    match (
-        geteuid().is_root(),
-        fgetxattr(file, c"security.capability", &mut capabilities[..]),
-    ) {
-        (false, Ok(_) | Err(Errno::RANGE)) => Err(Unpageable::Capabilities),
+    match fgetxattr(file, c"security.capability", &mut capabilities[..]) {
+        Ok(_) | Err(Errno::RANGE) => Err(Unpageable::Capabilities),
         _ => Ok(()),
     }
 }
@@ -307,6 +199,30 @@ mod tests {
         assert!(why.starts_with(&begin), "{why}");
         std::fs::write(&one, format!("#!{}\n", one.display())).unwrap();
         assert_eq!(pageable(&c(&one)), Ok(()), "a loop is for exec to refuse");
+    }
+
+    /// In a process of its own, by root: ids are of all threads.
+    #[test]
+    fn a_process_whose_effective_user_is_another_loads_no_pager() {
+        const CHANGED: &str = "SELFPAGE_TEST_CHANGED";
+        if !geteuid().is_root() {
+            eprintln!("skipped: only root may change its effective user");
+            return;
+        }
+        if std::env::var_os(CHANGED).is_none() {
+            let name = "elf_check::tests::a_process_whose_effective_user_is_another_loads_no_pager";
+            let mut test = std::process::Command::new(std::env::current_exe().unwrap());
+            test.args(["--exact", name]).env(CHANGED, "1");
+            assert!(test.status().unwrap().success());
+            return;
+        }
+        assert_eq!(pageable(c"/bin/true"), Ok(()));
+        // SAFETY: changes the calling process's ids.
+        assert_eq!(unsafe { libc::setegid(65534) }, 0);
+        assert_eq!(pageable(c"/bin/true"), Err(Unpageable::EffectiveIdentity));
+        // SAFETY: as above.
+        assert_eq!(unsafe { libc::setegid(0) + libc::seteuid(65534) }, 0);
+        assert_eq!(pageable(c"/bin/true"), Err(Unpageable::EffectiveIdentity));
     }
 
     #[test]

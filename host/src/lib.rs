@@ -24,9 +24,11 @@ pub mod seccomp;
 pub mod seqpacket;
 pub mod signals;
 pub mod systemd;
+mod unpageable;
 pub mod wiring;
 
-pub use elf_check::{Unpageable, pageable};
+pub use elf_check::pageable;
+pub use unpageable::Unpageable;
 
 /// The error of the system call that the C library has just made for this thread.
 pub fn last_errno() -> rustix::io::Errno {

@@ -255,9 +255,10 @@ pub fn restore_environment() {
     }
 }
 
-/// The text of LD_PRELOAD.
-fn preload_list<'a>(mut entries: impl Iterator<Item = &'a CStr>) -> Option<&'a [u8]> {
-    entries.find_map(|entry| entry.to_bytes().strip_prefix(PRELOAD))
+/// The text of LD_PRELOAD: of several the loader takes the last.
+fn preload_list<'a>(entries: impl Iterator<Item = &'a CStr>) -> Option<&'a [u8]> {
+    let texts = entries.filter_map(|entry| entry.to_bytes().strip_prefix(PRELOAD));
+    texts.last()
 }
 
 impl PreloadEnv {
@@ -277,7 +278,10 @@ impl PreloadEnv {
     unsafe fn are_in(&self, environment: CStringArray, limits: Option<&CStr>) -> bool {
         // SAFETY: the caller's.
         let entries = || unsafe { strings(environment) };
-        preload_list(entries()).is_some_and(|list| self.is_listed(list))
+        let lists = entries().filter(|entry| entry.to_bytes().starts_with(PRELOAD));
+        // Of several the loader takes the last, and a shell the first.
+        lists.count() == 1
+            && preload_list(entries()).is_some_and(|list| self.is_listed(list))
             && self
                 .variables(limits)
                 .all(|ours| entries().any(|entry| entry == ours))

@@ -13,7 +13,6 @@ pub fn with_scratch<R>(bytes: usize, go: impl FnOnce(Option<*mut u8>) -> R) -> R
     match bytes.div_ceil(size_of::<usize>()) {
         0..=128 => on_stack::<128, R>(go),
         129..=512 => on_stack::<512, R>(go),
-        513..=2048 => on_stack::<2048, R>(go),
         _ => mapped(bytes, go),
     }
 }
@@ -69,6 +68,9 @@ fn mapped<R>(bytes: usize, go: impl FnOnce(Option<*mut u8>) -> R) -> R {
 /// Unmaps what children of this thread's vforks have left. What this process, or its parent, has in use is its own.
 /// Also where the thread ends.
 pub fn unmap_leftovers() {
+    if LAST_MAPPING.get() == 0 {
+        return;
+    }
     let in_use = [raw_syscall::pid(), raw_syscall::parent()];
     // SAFETY: the headers of mappings that are there.
     while let Some(last) = unsafe { (LAST_MAPPING.get() as *const MappingHeader).as_ref() }
