@@ -61,6 +61,18 @@ int main(void)
             return printf("the child's store to page %zu is lost\n", page), 1;
     if (reverse() || check("parent"))
         return 1;
+    /* A range that ends in another mapping is refused, and that one stays. */
+    char *two = mmap(NULL, 2 * RUN * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    int other = memfd_create("other", MFD_CLOEXEC);
+    if (two == MAP_FAILED || other < 0 || ftruncate(other, RUN * PAGE) != 0 || pwrite(other, "77", 2, 0) != 2
+        || mmap(two + RUN * PAGE, RUN * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, other, 0) == MAP_FAILED)
+        return perror("a neighbour"), 1;
+    for (size_t page = 0; page < RUN; page++)
+        two[page * PAGE] = page + 1;
+    if (remap_file_pages(two, (RUN + 1) * PAGE, 0, 1, 0) != -1 || errno != EINVAL)
+        return puts("a range of two objects was mapped anew"), 1;
+    if (two[0] != 1 || two[RUN * PAGE] != '7' || two[RUN * PAGE + 1] != '7')
+        return puts("a call that was refused has changed memory"), 1;
     /* Private memory has no other pages. */
     char *own = mmap(NULL, RUN * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (remap_file_pages(own, RUN * PAGE, 0, 0, 0) != -1 || errno != EINVAL)

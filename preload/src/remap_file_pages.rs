@@ -5,9 +5,11 @@
 //! the place of the first. Shared mappings of files take the same way, which changes nothing for them.
 
 use crate::address_space::{self, page_range};
+use crate::maps_file::for_each_mapping;
 use crate::mremap;
 use crate::raw_syscall::{SyscallResult, error, is_error, syscall6};
 use crate::shared_memory;
+use crate::vma_map::AddrRange;
 use std::ffi::c_int;
 use wired::PAGE;
 
@@ -37,7 +39,7 @@ pub fn remap_file_pages(
     if !mremap::is_kernels(&space, &span) {
         return error(libc::EINVAL);
     }
-    if !shared_memory::is_used() {
+    if !shared_memory::is_used() || !is_of_one_object(&span) {
         return at(start, flags);
     }
     let second = remap(first, 0, whole, libc::MREMAP_MAYMOVE, 0);
@@ -63,6 +65,22 @@ pub fn remap_file_pages(
         moved if is_error(moved) => moved,
         _ => 0,
     }
+}
+
+/// Returns true if shared mappings of one object cover the range. Else the kernel refuses the call, which on a second mapping,
+/// as long as it is asked for, it would not.
+fn is_of_one_object(span: &AddrRange) -> bool {
+    let (mut covered, mut object, mut is_one) = (span.start, None, true);
+    for_each_mapping(|mapping| {
+        if mapping.span.end <= span.start || mapping.span.start >= span.end {
+            return;
+        }
+        is_one &= mapping.span.start <= covered
+            && mapping.access.ends_with('s')
+            && *object.get_or_insert(mapping.inode) == mapping.inode;
+        covered = mapping.span.end;
+    });
+    is_one && covered >= span.end
 }
 
 fn remap(from: usize, len: usize, new_len: usize, flags: c_int, to: usize) -> SyscallResult {
