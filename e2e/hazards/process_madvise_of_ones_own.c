@@ -85,6 +85,13 @@ int main(void)
     CHECK(advise(own, parts, 2, -1) == -1 && errno == EINVAL);
     CHECK(advise(own, parts, 2, MADV_COLD) == (ssize_t)(8 * PAGE));
     CHECK(advise(own, (struct iovec *)8, 2, MADV_COLD) == -1 && errno == EFAULT);
+    /* All parts are checked before the first is taken. */
+    struct iovec bad[3] = {{p, 4 * PAGE}, {p, (size_t)-1}, {p, 1ul << 62}};
+    fill(p, n, 1);
+    CHECK(advise(own, bad, 2, MADV_DONTNEED) == -1 && errno == EINVAL);
+    bad[1] = bad[2];
+    CHECK(advise(own, bad, 2, MADV_DONTNEED) == -1 && (errno == EFAULT || errno == EINVAL));
+    CHECK(holds(p, n, 1));
     struct iovec wrong = {p + 1, PAGE};
     CHECK(advise(own, &wrong, 1, MADV_COLD) == -1 && errno == EINVAL);
     return 0;

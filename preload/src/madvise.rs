@@ -321,14 +321,28 @@ pub fn process_madvise(
     if !address_space::is_active() || count > MAX_PARTS || is_error(valid) || !is_own(process) {
         return kernel(count);
     }
-    let mut done = 0;
-    for n in 0..count {
+    let part = |n: usize| {
         let at = parts.wrapping_add(n * size_of::<libc::iovec>());
-        if !raw_syscall::is_readable(at, size_of::<libc::iovec>()) {
-            return error(libc::EFAULT);
-        }
+        let is_readable = raw_syscall::is_readable(at, size_of::<libc::iovec>());
         // SAFETY: readable.
-        let part = unsafe { (at as *const libc::iovec).read_unaligned() };
+        is_readable.then(|| unsafe { (at as *const libc::iovec).read_unaligned() })
+    };
+    // As the kernel, which checks all parts before it takes the first.
+    for n in 0..count {
+        match part(n) {
+            None => return error(libc::EFAULT),
+            Some(part) if part.iov_len > isize::MAX as usize => return error(libc::EINVAL),
+            Some(_) => {}
+        }
+    }
+    let is_there = |part: libc::iovec| {
+        (part.iov_base as usize).saturating_add(part.iov_len) <= address_space::ADDRESSES
+    };
+    if !(0..count).all(|n| part(n).is_some_and(is_there)) {
+        return error(libc::EFAULT);
+    }
+    let mut done = 0;
+    for part in (0..count).map_while(part) {
         let answer = madvise(part.iov_base as usize, part.iov_len, advice);
         if is_error(answer) {
             return if done > 0 {
