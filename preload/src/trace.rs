@@ -153,6 +153,8 @@ fn go_on(
         }
         let is_at_page = match answer {
             ..0 => errno() == libc::EIO,
+            // The end of a file: memory that is paged out is an error, or a part.
+            0 => false,
             _ => at.wrapping_add(done).is_multiple_of(PAGE),
         };
         if !is_at_page || done == len {
