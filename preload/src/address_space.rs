@@ -15,9 +15,11 @@ use crate::vma_map::{
 use crate::{mapped_bitmap, paged_memory, pager_process};
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
-use wired::{HUGE_RANGE, PAGE, PiGuard, PiLock};
+use wired::{HUGE_RANGE, PiGuard, PiLock};
 
-pub use kernel::{advise, map, protect, protect_paged, unmap};
+pub use kernel::{
+    ADDRESSES, advise, is_beyond_addresses, map, page_range, protect, protect_paged, unmap,
+};
 
 /// Access an arena's free addresses have in the kernel.
 pub const RW: c_int = libc::PROT_READ | libc::PROT_WRITE;
@@ -60,8 +62,9 @@ pub struct AddressSpace {
 pub struct AddressSpaceGuard {
     space: PiGuard<'static, AddressSpace>,
     // After the guard: fields are dropped in order.
-    _signals: SignalsBlocked,
     _uncancelled: CancellationDisabled,
+    // Last: a handler may leave the call by a jump.
+    _signals: SignalsBlocked,
 }
 
 impl std::ops::Deref for AddressSpaceGuard {
@@ -97,12 +100,12 @@ pub fn activate() {
 
 /// The space, for one caller at a time.
 pub fn lock() -> AddressSpaceGuard {
-    let uncancelled = CancellationDisabled::new();
     let signals = SignalsBlocked::new();
+    let uncancelled = CancellationDisabled::new();
     AddressSpaceGuard {
         space: SPACE.lock(),
-        _signals: signals,
         _uncancelled: uncancelled,
+        _signals: signals,
     }
 }
 
@@ -383,10 +386,4 @@ fn reclaim(span: &AddrRange, fixed: c_int) -> bool {
         unmap(span);
     }
     is_adopted
-}
-
-/// `addr` and `len` as a span of whole pages; `None` where it does not fit.
-pub fn page_range(addr: usize, len: usize) -> Option<AddrRange> {
-    let end = addr.checked_add(len.checked_next_multiple_of(PAGE)?)?;
-    Some(addr..end)
 }

@@ -6,7 +6,7 @@
 mod replacement;
 mod unmap;
 
-use crate::address_space::{AddressSpace, WORTH_ADOPTING, page_range};
+use crate::address_space::{AddressSpace, WORTH_ADOPTING, is_beyond_addresses, page_range};
 use crate::mlock::LockLimit;
 use crate::raw_syscall::{SignalsBlocked, SyscallResult, error, is_error, syscall6};
 use crate::vma_map::{AddrRange, Lookup, MappingAttrs};
@@ -87,7 +87,8 @@ fn map(
         let page = page_bytes(flags, fd, addr, len);
         let whole = len.checked_next_multiple_of(page);
         let range = whole.and_then(|len| page_range(addr, len));
-        let Some(to) = range.filter(|_| addr.is_multiple_of(page)) else {
+        let is_valid = |to: &AddrRange| addr.is_multiple_of(page) && !is_beyond_addresses(to);
+        let Some(to) = range.filter(is_valid) else {
             return through();
         };
         return match pageable {

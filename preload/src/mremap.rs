@@ -3,7 +3,7 @@
 mod flags;
 mod transfer;
 
-use crate::address_space::{AddressSpace, RW, page_range};
+use crate::address_space::{ADDRESSES, AddressSpace, RW, is_beyond_addresses, page_range};
 use crate::map::{displace, map_fixed, move_into_place};
 use crate::mlock::{LockLimit, room_for_locked};
 use crate::raw_syscall::{SyscallResult, error, is_error, syscall6};
@@ -14,9 +14,6 @@ use flags::Flags;
 use std::ffi::c_int;
 use transfer::{apply_attrs, move_mapping};
 use wired::PAGE;
-
-/// Where a program's addresses end, with four levels of page tables (TASK_SIZE).
-const ADDRESSES: usize = (1 << 47) - PAGE;
 
 /// `mremap`.
 pub fn mremap(
@@ -31,7 +28,8 @@ pub fn mremap(
         // SAFETY: the program asked for exactly this.
         unsafe { syscall6(libc::SYS_mremap, args) }
     };
-    if !address_space::is_active() {
+    let range = page_range(old, old_len);
+    if !address_space::is_active() || range.is_none_or(|range| is_beyond_addresses(&range)) {
         return through(new);
     }
     let keeps = flags & libc::MREMAP_DONTUNMAP != 0;

@@ -1,9 +1,10 @@
-//! The kernel's own calls that change mappings.
+//! The kernel's own calls that change mappings, and the ranges that it takes.
 
 use crate::paged_memory;
 use crate::raw_syscall::{SyscallResult, syscall3, syscall6};
 use crate::vma_map::AddrRange;
 use std::ffi::c_int;
+use wired::PAGE;
 
 /// The kernel's madvise.
 pub fn advise(span: &AddrRange, advice: c_int) -> SyscallResult {
@@ -49,4 +50,18 @@ pub fn map(
     ];
     // SAFETY: the program asked for exactly this.
     unsafe { syscall6(libc::SYS_mmap, args) }
+}
+
+/// Where a program's addresses end, with four levels of page tables (TASK_SIZE).
+pub const ADDRESSES: usize = (1 << 47) - PAGE;
+
+/// Returns true for what the kernel refuses as a whole: it ends where a program has no addresses.
+pub fn is_beyond_addresses(span: &AddrRange) -> bool {
+    span.end > ADDRESSES
+}
+
+/// `addr` and `len` as a span of whole pages; `None` where it does not fit.
+pub fn page_range(addr: usize, len: usize) -> Option<AddrRange> {
+    let end = addr.checked_add(len.checked_next_multiple_of(PAGE)?)?;
+    Some(addr..end)
 }

@@ -1,6 +1,6 @@
 //! `munmap`.
 
-use crate::address_space::{self, page_range};
+use crate::address_space::{self, is_beyond_addresses, page_range};
 use crate::raw_syscall::{SyscallResult, is_error, syscall3};
 use wired::PAGE;
 
@@ -8,8 +8,9 @@ use wired::PAGE;
 pub fn munmap(addr: usize, len: usize) -> SyscallResult {
     // SAFETY: the program asked for exactly this.
     let through = || unsafe { syscall3(libc::SYS_munmap, addr, len, 0) };
+    let is_valid = addr.is_multiple_of(PAGE) && len > 0;
     let Some(gone) = page_range(addr, len)
-        .filter(|_| address_space::is_active() && addr.is_multiple_of(PAGE) && len > 0)
+        .filter(|gone| address_space::is_active() && is_valid && !is_beyond_addresses(gone))
     else {
         return through();
     };
