@@ -5,18 +5,18 @@
 //! does the rest.
 
 use crate::kept_header::KeptHeader;
-use crate::protocol::{self, AddressedRequest, ClientEvent, ClientRequest, short};
+use crate::protocol::{self, AddressedRequest, ClientEvent, ClientRequest, RETRY, short};
 use disk::atropos::{ClientId, DiskContract, Utilization};
 use disk::cost_model::{CostModel, OpCost};
 use disk::time::Nanos;
 use disk::usd::{ChannelId, IoTarget, Transport, Usd, UsdConfig, UsdEvent};
 use host::seqpacket;
 use iochannel::{ChannelGeometry, ChannelServer, Doorbell};
-use rustix::event::{PollFd, PollFlags, poll};
-use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 /// What a page costs on a link: only its proportions matter, since a tree has the link to itself.
@@ -127,6 +127,8 @@ struct Process {
     doorbell: Doorbell,
     channels: BTreeMap<u64, ChannelId>,
     next_channel: u64,
+    /// What there was no room for, with its descriptors, in order.
+    unsent: VecDeque<(ClientEvent, Vec<OwnedFd>)>,
 }
 
 impl Process {
@@ -149,6 +151,7 @@ impl Process {
             doorbell,
             channels: BTreeMap::new(),
             next_channel: serving.first_channel,
+            unsent: VecDeque::new(),
         };
         let ready = ClientEvent::Ready {
             generation,
@@ -164,10 +167,13 @@ impl Process {
                 PollFd::from_borrowed_fd(socket.as_fd(), PollFlags::IN),
                 PollFd::from_borrowed_fd(self.usd.event_fd(), PollFlags::IN),
             ];
-            match poll(&mut fds, None) {
+            let retry = Timespec::try_from(RETRY).ok();
+            let limit = retry.filter(|_| !self.unsent.is_empty());
+            match poll(&mut fds, limit.as_ref()) {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(errno) => return Err(call("wait")(errno)),
             }
+            self.send(socket);
             self.on_events(socket);
             loop {
                 let received = seqpacket::receive(socket, RecvFlags::DONTWAIT);
@@ -209,19 +215,16 @@ impl Process {
             Ok(made) => made,
             Err(why) => {
                 let why = short(&why.to_string());
-                return tell(socket, &ClientEvent::NotOpened { cookie, why }, &[]);
+                let event = ClientEvent::NotOpened { cookie, why };
+                return self.tell(socket, event, Vec::new());
             }
         };
         let channel = self.next_channel;
         self.next_channel += 1;
         self.channels
             .insert(channel, self.usd.add_channel(self.client, server));
-        let fds = [
-            ends.memory.as_fd(),
-            ends.bell.as_fd(),
-            ends.server_bell.as_fd(),
-        ];
-        tell(socket, &ClientEvent::Opened { cookie, channel }, &fds);
+        let fds = vec![ends.memory, ends.bell, ends.server_bell];
+        self.tell(socket, ClientEvent::Opened { cookie, channel }, fds);
     }
 
     /// Serves a channel of an earlier process, and what waits there. One that cannot be served ends: what waits there
@@ -240,7 +243,7 @@ impl Process {
             }
             Err(why) => {
                 tracing::error!("an IO channel cannot be taken over, and is closed: {why}");
-                tell(socket, &ClientEvent::Closed { channel }, &[]);
+                self.tell(socket, ClientEvent::Closed { channel }, Vec::new());
             }
         }
     }
@@ -248,7 +251,7 @@ impl Process {
     fn close(&mut self, socket: &OwnedFd, channel: u64) {
         match self.channels.get(&channel) {
             Some(id) => self.usd.close_channel(*id),
-            None => tell(socket, &ClientEvent::Closed { channel }, &[]),
+            None => self.tell(socket, ClientEvent::Closed { channel }, Vec::new()),
         }
     }
 
@@ -259,7 +262,7 @@ impl Process {
                     let of = self.channels.iter().find(|(_, known)| **known == id);
                     if let Some(channel) = of.map(|(channel, _)| *channel) {
                         self.channels.remove(&channel);
-                        tell(socket, &ClientEvent::Closed { channel }, &[]);
+                        self.tell(socket, ClientEvent::Closed { channel }, Vec::new());
                     }
                 }
                 UsdEvent::CutOff { why, .. } => {
@@ -270,11 +273,23 @@ impl Process {
             }
         }
     }
-}
 
-/// A supervisor that is gone is noticed by the next receive.
-fn tell(socket: &OwnedFd, event: &ClientEvent, fds: &[BorrowedFd<'_>]) {
-    let _ = protocol::send(socket, event, fds);
+    /// Sends an event, now or when there is room.
+    fn tell(&mut self, socket: &OwnedFd, event: ClientEvent, fds: Vec<OwnedFd>) {
+        self.unsent.push_back((event, fds));
+        self.send(socket);
+    }
+
+    /// Sends what there is room for. A supervisor that is gone is noticed by the next receive.
+    fn send(&mut self, socket: &OwnedFd) {
+        while let Some((event, fds)) = self.unsent.front() {
+            let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
+            match protocol::try_send(socket, event, &fds) {
+                Err(errno) if protocol::has_no_room(errno) => break,
+                _ => _ = self.unsent.pop_front(),
+            }
+        }
+    }
 }
 
 /// Starts the disk's thread over a transport.

@@ -14,9 +14,13 @@ use rustix::io::{self, Errno};
 use rustix::net::SendFlags;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use std::time::Duration;
 
 /// Most bytes of a text in a message: a packet has room for as many.
 const MAX_TEXT: usize = 400;
+
+/// How often a message that there was no room for is sent again: as often as the supervisor checks processes that end.
+pub const RETRY: Duration = Duration::from_millis(2);
 
 /// What the supervisor asks of one process of the client.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -102,6 +106,15 @@ impl ClientRequest {
 /// Sends a message.
 pub fn send(to: impl AsFd, message: &impl Serialize, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
     seqpacket::send(to, &encode(message)?, fds, SendFlags::empty())
+}
+
+/// Returns true if a message was not sent since its socket has no room for it, or the kernel none for more of this user's
+/// descriptors in flight, and can be sent later.
+pub fn has_no_room(errno: Errno) -> bool {
+    matches!(
+        errno,
+        Errno::AGAIN | Errno::TOOMANYREFS | Errno::NOBUFS | Errno::NOMEM
+    )
 }
 
 /// Sends a message if there is room for it and its descriptors.

@@ -9,11 +9,16 @@ use pageclient::protocol::{self, ClientEvent, ClientRequest};
 use pageclient::{KeptHeader, PageClient, ServeError, Serving, serve, start_usd};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::net::RecvFlags;
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::collections::VecDeque;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
+use std::time::Duration;
 use wired::PAGE;
 
 /// How long the client may take to answer.
@@ -263,4 +268,48 @@ fn a_request_of_a_killed_process_is_not_answered() {
     let event = protocol::decode(scene.receive().as_slice());
     assert_eq!(event, Some(ClientEvent::Closed { channel: 6 }));
     assert!(scene.end(process).is_empty());
+}
+
+const ROLE: &str = "SELFPAGE_TEST_PAGE_CLIENT";
+/// A user that has no processes otherwise.
+const USER: u32 = 65_522;
+/// Longer than a message waits by itself for descriptors in flight.
+const LONG: Duration = Duration::from_millis(1500);
+
+#[test]
+fn a_channel_is_opened_once_the_user_has_room_for_descriptors_in_flight() {
+    if !rustix::process::getuid().is_root() {
+        eprintln!(
+            "SKIPPED: the limit counts all processes of a user, and only root can be another user"
+        );
+        return;
+    }
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", "as_a_user_without_privileges"]);
+    command.uid(USER).gid(USER);
+    assert!(command.env(ROLE, "1").status().unwrap().success());
+}
+
+#[test]
+fn as_a_user_without_privileges() {
+    if std::env::var_os(ROLE).is_none() {
+        return;
+    }
+    let current = Some(64);
+    let limit = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current, ..limit }).unwrap();
+    let scene = Scene::after(0);
+    let (process, generation) = scene.start();
+    let (to, from) = seqpacket::pair().unwrap();
+    let fill = || seqpacket::try_send(&to, b"x", &[to.as_fd(); 8], SendFlags::DONTWAIT);
+    while fill() == Ok(()) {}
+    assert_eq!(fill(), Err(Errno::TOOMANYREFS));
+    let receiver = std::thread::spawn(move || {
+        std::thread::sleep(LONG);
+        while seqpacket::receive(&from, RecvFlags::DONTWAIT).is_ok_and(|it| it.len > 0) {}
+        from
+    });
+    scene.open(generation).write(3);
+    receiver.join().unwrap();
+    assert_eq!(scene.end(process), [3]);
 }

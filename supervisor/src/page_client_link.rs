@@ -13,16 +13,12 @@ use crate::sockets::refuse;
 use host::fd_reaper::PeerFd;
 use host::seqpacket;
 use link::handshake::SlotIndex;
-use pageclient::protocol::{self, ClientEvent, ClientRequest};
+use pageclient::protocol::{self, ClientEvent, ClientRequest, RETRY};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, Shutdown, shutdown};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
-
-/// How often a request that the client's socket had no room for is sent again: as often as the supervisor checks processes
-/// that end.
-const RETRY: Duration = Duration::from_millis(2);
 
 /// A page client that serves this tree.
 #[derive(Debug)]
@@ -206,8 +202,7 @@ impl PageClientLink {
         while let Some(request) = self.unsent.front() {
             match self.try_send(request) {
                 Ok(()) => _ = self.unsent.pop_front(),
-                // No room in the socket, or for more of this user's descriptors in flight.
-                Err(Errno::AGAIN | Errno::TOOMANYREFS | Errno::NOBUFS | Errno::NOMEM) => break,
+                Err(errno) if protocol::has_no_room(errno) => break,
                 Err(_) => {
                     self.unsent.clear();
                     return false;
