@@ -72,7 +72,10 @@ pub fn log_level(args: &VmArgs) -> LevelFilter {
 pub fn vm(args: VmArgs) -> Result<ExitCode, Box<dyn Error>> {
     match args.command {
         VmCommand::Serve(args) => serve(*args),
-        VmCommand::Show(args) => show(&args),
+        VmCommand::Show(args) => {
+            crate::machine::end_at_closed_pipes();
+            show(&args)
+        }
         VmCommand::Save(args) => save(&args),
     }
 }

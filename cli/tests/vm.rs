@@ -5,6 +5,7 @@ use rustix::io::IoSlice;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use std::io::{BufRead, BufReader};
 use std::os::unix::net::UnixStream;
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 
@@ -282,6 +283,24 @@ fn guests_are_as_many_as_descriptors_allow() {
     let mut lines = lines.map_while(Result::ok);
     assert!(lines.any(|line| line.contains("10 guests at most")));
     assert!(lines.any(|line| line.contains("serves guests")));
+    // SAFETY: sends a signal to the child, which has not been waited for.
+    unsafe { libc::kill(manager.id() as i32, libc::SIGTERM) };
+    assert_eq!(manager.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn a_list_of_guests_into_a_closed_pipe_ends_quietly() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("socket");
+    let serve = ["--socket", text(&socket), "--empty", "1M"];
+    let (mut manager, _log) = start(&serve);
+    let (read, write) = std::io::pipe().unwrap();
+    drop(read);
+    let mut show = vm(&["show", "--socket", text(&socket)]);
+    let output = show.stdout(write).stderr(Stdio::piped()).output().unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.signal(), Some(libc::SIGPIPE), "{errors}");
+    assert!(output.stderr.is_empty(), "{errors}");
     // SAFETY: sends a signal to the child, which has not been waited for.
     unsafe { libc::kill(manager.id() as i32, libc::SIGTERM) };
     assert_eq!(manager.wait().unwrap().code(), Some(0));
