@@ -99,3 +99,22 @@ fn a_request_that_cannot_be_meant_is_refused_with_what_was_expected() {
         assert!(errors.contains(part), "{arguments:?}: {errors}");
     }
 }
+
+#[test]
+fn a_second_daemon_says_at_once_what_it_waits_for() {
+    use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, bind, listen, socket};
+    let folder = tempfile::tempdir().unwrap();
+    let (path, file) = (folder.path().join("s"), folder.path().join("config.toml"));
+    let first = socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
+    bind(&first, &SocketAddrUnix::new(&path).unwrap()).unwrap();
+    listen(&first, 4).unwrap();
+    let at = folder.path().display();
+    let text = format!("socket = \"{at}/s\"\n[disk]\nswap = \"{at}/swap\"\nsize = \"64M\"\n");
+    std::fs::write(&file, text).unwrap();
+    let config = file.to_str().unwrap();
+    let (status, _, errors) = selfpage(folder.path(), &["system", "--config", config]);
+    assert_eq!(status, Some(125), "{errors}");
+    let lines: Vec<_> = errors.lines().collect();
+    assert!(lines[0].contains("another daemon listens at"), "{errors}");
+    assert!(lines[1].contains("stop that one first"), "{errors}");
+}

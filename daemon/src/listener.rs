@@ -44,10 +44,19 @@ impl Listener {
                 .map_err(|why| fail(format!("{}: {why}", folder.display())))?;
         }
         let begun = Instant::now();
+        let mut is_reported = false;
         let lock = loop {
             let lock = try_lock(path).map_err(|why| fail(format!("its lock: {why}")))?;
-            if lock.is_some() && host::seqpacket::connect(path).is_err() {
+            // One that does not accept has a listener, too.
+            let connected = host::seqpacket::try_connect(path);
+            if lock.is_some() && !matches!(connected, Ok(_) | Err(Errno::AGAIN)) {
                 break lock;
+            }
+            if !std::mem::replace(&mut is_reported, true) {
+                tracing::warn!(
+                    "another daemon listens at {}: waiting for its end, {ENDING:?} at most",
+                    path.display()
+                );
             }
             if begun.elapsed() > ENDING {
                 return Err(fail(
