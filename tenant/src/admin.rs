@@ -1,7 +1,7 @@
 //! Queries and administration without a contract: the contracts, what is free, and changes.
 
 use super::TenantError;
-use super::connection::{converse, reach, recv};
+use super::connection::{administer, reach, recv_administered};
 use protocol::contract_spec::{DiskChange, FrameSpec};
 use protocol::{CapacitySummary, DaemonEvent, TenantInfo, TenantNumber, TenantRequest};
 use std::path::Path;
@@ -14,7 +14,7 @@ pub fn list(path: &Path) -> Result<Vec<TenantInfo>, TenantError> {
 /// What the daemon at `path` has to promise, and what of it is taken.
 pub fn books(path: &Path) -> Result<CapacitySummary, TenantError> {
     let connection = reach(path)?;
-    match converse(&connection, &TenantRequest::Capacity, &[])?.0 {
+    match administer(&connection, &TenantRequest::Capacity)?.0 {
         DaemonEvent::Capacity(books) => Ok(books),
         _ => Err(TenantError::OtherBuild),
     }
@@ -39,13 +39,13 @@ pub fn set(
 fn ask_for_list(path: &Path, ask: &TenantRequest) -> Result<Vec<TenantInfo>, TenantError> {
     let connection = reach(path)?;
     let mut listed = Vec::new();
-    let mut next = converse(&connection, ask, &[])?.0;
+    let mut next = administer(&connection, ask)?.0;
     loop {
         match next {
             DaemonEvent::Tenant(one) => listed.push(*one),
             DaemonEvent::End => return Ok(listed),
             _ => return Err(TenantError::OtherBuild),
         }
-        next = recv(&connection)?.0;
+        next = recv_administered(&connection)?.0;
     }
 }

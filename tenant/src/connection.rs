@@ -16,6 +16,12 @@ const PATIENCE: Duration = match cfg!(test) {
     false => Duration::from_secs(120),
 };
 
+/// How long a daemon may take to show or change contracts, for which it waits for nothing.
+const ADMIN_PATIENCE: Duration = match cfg!(test) {
+    true => PATIENCE,
+    false => Duration::from_secs(10),
+};
+
 /// Connects to the daemon at `path`.
 pub(crate) fn reach(path: &Path) -> Result<OwnedFd, TenantError> {
     seqpacket::connect(path).map_err(|why| {
@@ -59,6 +65,16 @@ pub(crate) fn converse(
 ) -> Result<Reply, TenantError> {
     send_unless_closed(connection, ask, fds)?;
     recv(connection)
+}
+
+/// The same for a request of an administrator, and for each further reply to it.
+pub(crate) fn administer(connection: &OwnedFd, ask: &TenantRequest) -> Result<Reply, TenantError> {
+    send_unless_closed(connection, ask, &[])?;
+    recv_administered(connection)
+}
+
+pub(crate) fn recv_administered(connection: &OwnedFd) -> Result<Reply, TenantError> {
+    recv_within(connection, Some(ADMIN_PATIENCE))
 }
 
 /// Sends a request. Where the daemon has closed the connection, its reply may still say why.
@@ -183,6 +199,7 @@ mod tests {
         let connection = reach(&path)?;
         let reply = match request {
             TenantRequest::Join { .. } => ask(&path, connection, request).map(|(_, reply)| reply),
+            TenantRequest::List => administer(&connection, request),
             _ => converse(&connection, request, &[]),
         };
         daemon.join().unwrap();
@@ -214,6 +231,13 @@ mod tests {
             matches!(reply, Err(TenantError::Silent(Errno::TIMEDOUT))),
             "{reply:?}"
         );
+    }
+
+    #[test]
+    fn a_daemon_that_is_stopped_is_named_with_what_to_do() {
+        let error = reply_after(PATIENCE * 3, &TenantRequest::List).unwrap_err();
+        let text = error.to_string();
+        assert!(text.contains("kill -CONT"), "{text}");
     }
 
     /// Refuses before the request, or after it with the request unread, and closes.

@@ -87,7 +87,7 @@ pub enum TenantError {
     #[error("the daemon at the socket is of another version: install both from one build")]
     OtherBuild,
     /// The daemon disconnected, or does not reply.
-    #[error("the daemon stopped answering: {0}")]
+    #[error("the daemon stopped answering: {}", silence(*.0))]
     Silent(Errno),
     /// The daemon ended before its reply, and the next admits another contract.
     #[error(
@@ -99,6 +99,17 @@ pub enum TenantError {
         /// What the next gives.
         given: String,
     },
+}
+
+/// Why a daemon is silent.
+fn silence(errno: Errno) -> String {
+    match errno {
+        Errno::TIMEDOUT => {
+            "it may be stopped (`kill -CONT` its process has it go on), or busy: ask again"
+                .to_owned()
+        }
+        errno => errno.to_string(),
+    }
 }
 
 impl TenantError {
