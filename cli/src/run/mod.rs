@@ -15,7 +15,8 @@ use protocol::contract_spec::{DiskSpec, FrameSpec};
 use rate::OverCommitted;
 use report::Report;
 use std::error::Error;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileTypeExt;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -194,18 +195,21 @@ fn fault_limits(
 /// Refuses what would be taken for the program: an option that there is not, and the daemon's socket,
 /// after `--system` and a space.
 fn check_first(args: &RunArgs) -> Result<(), String> {
-    let Some(first) = args.command.first().and_then(|name| name.to_str()) else {
-        return Ok(());
-    };
-    if first.starts_with('-') && !is_after_dashes(first) {
+    let first = args
+        .command
+        .first()
+        .map_or(OsStr::new(""), OsString::as_os_str);
+    let shown = first.display();
+    if first.as_bytes().starts_with(b"-") && !is_after_dashes(first) {
         return Err(format!(
-            "`{first}` is no option of `run` (`selfpage run --help`); a program of that name follows `--`"
+            "`{shown}` is no option of `run` (`selfpage run --help`); a program of that name follows `--`"
         ));
     }
-    let is_socket = |path| std::fs::metadata(path).is_ok_and(|it| it.file_type().is_socket());
+    let is_socket =
+        |path: &OsStr| std::fs::metadata(path).is_ok_and(|it| it.file_type().is_socket());
     if args.system.is_some() && is_socket(first) {
         return Err(format!(
-            "{first} is a socket, and no program: write --system={first}"
+            "{shown} is a socket, and no program: write --system={shown}"
         ));
     }
     if args.system.is_some() && args.store.is_some() {
@@ -226,8 +230,9 @@ fn check_first(args: &RunArgs) -> Result<(), String> {
 
 /// What to do where the program is not found, and may be the socket of a daemon that does not run.
 fn socket_hint(args: &RunArgs) -> String {
-    match args.command.first().and_then(|name| name.to_str()) {
+    match args.command.first() {
         Some(first) if args.system.is_some() && !is_after_dashes(first) => {
+            let first = first.display();
             format!("; if it is the daemon's socket, write --system={first}")
         }
         _ => String::new(),
@@ -235,7 +240,7 @@ fn socket_hint(args: &RunArgs) -> String {
 }
 
 /// Returns true if the first argument after `--` is the program.
-fn is_after_dashes(program: &str) -> bool {
+fn is_after_dashes(program: &OsStr) -> bool {
     let mut arguments = std::env::args_os();
     arguments.find(|argument| argument == "--");
     arguments.next().is_some_and(|first| first == program)

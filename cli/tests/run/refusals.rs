@@ -1,6 +1,8 @@
 //! What `run` refuses before any process starts, and the exit status of that.
 
 use crate::common::{executable, is_root, output, readable_joiner, run, selfpage, static_program};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::process::Command;
 
 #[test]
@@ -179,4 +181,22 @@ fn a_socket_after_system_and_a_space_is_not_taken_for_the_program() {
     let (refused, errors) = output(selfpage(&["run", "--system", socket, "true"]));
     assert_eq!(refused.status.code(), Some(125), "{errors}");
     assert!(errors.contains(&format!("--system={socket}")), "{errors}");
+}
+
+#[test]
+fn a_program_whose_name_is_no_text_is_checked_as_any_other() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = folder.path().join(OsStr::from_bytes(b"a\xff"));
+    std::fs::write(&program, "exit 0\n").unwrap();
+    executable(&program);
+    for (options, part) in [
+        (&[][..], "--frames is missing"),
+        (&["--system", "--store", "ram:1G"], "leave one out"),
+    ] {
+        let mut command = selfpage(&["run"]);
+        command.args(options).arg("--").arg(&program);
+        let (refused, errors) = output(command);
+        assert_eq!(refused.status.code(), Some(125), "{errors}");
+        assert!(errors.contains(part), "{errors}");
+    }
 }

@@ -39,7 +39,7 @@ impl ExecError {
         let name = program.name();
         match errno {
             // The file exists: its interpreter does not.
-            Errno::NOENT if Path::new(&*program.path.to_string_lossy()).exists() => {
+            Errno::NOENT if Path::new(OsStr::from_bytes(program.path.to_bytes())).exists() => {
                 Self::NotFound(format!("{name}: the interpreter it names"))
             }
             Errno::NOENT | Errno::NOTDIR => Self::NotFound(name),
