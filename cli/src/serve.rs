@@ -3,6 +3,7 @@
 use crate::cluster::host_name;
 use crate::machine::Memory;
 use crate::remote_client::{control_port, parse_host};
+use crate::run::unit_hint;
 use crate::server_memory::ServerMemory;
 use host::signals;
 use host::wiring::wire_process;
@@ -19,7 +20,7 @@ use std::process::ExitCode;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
-use wired::Bytes;
+use wired::{Bytes, SizeError};
 
 /// How long lines of the log are waited for at the end.
 const LOG_PATIENCE: Duration = Duration::from_secs(1);
@@ -88,7 +89,7 @@ pub struct ServeArgs {
     insecure: bool,
 
     /// Available memory that stays this machine's own. The default is a twentieth of its memory
-    #[arg(long, value_name = "SIZE")]
+    #[arg(long, value_name = "SIZE", value_parser = keep_free_size)]
     keep_free: Option<Bytes>,
 
     /// Share of time in which tasks of this machine wait for memory (`some avg10` of /proc/pressure/memory)
@@ -100,6 +101,18 @@ pub struct ServeArgs {
     /// Log more: each connection that is closed; twice: all there is
     #[arg(short, long, action = clap::ArgAction::Count)]
     pub verbose: u8,
+}
+
+/// Less than a MiB keeps nothing free: such a size has a unit that was left out.
+fn keep_free_size(text: &str) -> Result<Bytes, String> {
+    let size: Bytes = text.parse().map_err(|why: SizeError| why.to_string())?;
+    match (1..1 << 20).contains(&size.0) {
+        true => Err(format!(
+            "{size} is too little to keep free: give 1M or more, or 0 for none{}",
+            unit_hint(text)
+        )),
+        false => Ok(size),
+    }
 }
 
 fn socket_address(text: &str) -> Result<SocketAddr, String> {

@@ -92,6 +92,7 @@ fn a_request_that_cannot_be_meant_is_refused_with_what_was_expected() {
         ),
         (&["contract", "set", "1", "--frames", "32"], "32M?"),
         (&["serve", "--listen", "4763"], "ADDRESS:PORT"),
+        (&["serve", "--ram", "64", "--keep-free", "64"], "64M?"),
         (&["system", "--config", "/no/such.toml"], "--config"),
     ] {
         let (status, _, errors) = selfpage(folder.path(), arguments);

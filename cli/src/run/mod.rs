@@ -8,6 +8,7 @@ mod store;
 
 use crate::machine;
 use crate::remote_client::RemoteOptions;
+use ::store::MIN_RAM;
 use host::cpu_reservation::CpuReservation;
 use plan::{Plan, PlanError};
 use protocol::SOCKET;
@@ -21,6 +22,7 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use supervisor::fault_limits::{FaultRate, TreeFaultLimits};
+use wired::Bytes;
 
 /// Run a program in a given number of frames.
 ///
@@ -78,7 +80,7 @@ pub struct RunArgs {
     /// The most of the frames that may hold compressed pages, up to half of them; how much does is found
     /// while the program runs. Half of them by default with --system; without it the store needs a disk
     /// and no ram: of its own
-    #[arg(long, value_name = "SIZE", value_parser = size_in_bytes)]
+    #[arg(long, value_name = "SIZE", value_parser = ram_size)]
     ram: Option<u64>,
 
     /// Where pages go: ram:SIZE (compressed), disk:PATH,size=SIZE[,grow|,written], remote:SIZE (memory
@@ -252,12 +254,31 @@ fn swap_size(text: &str) -> Result<u64, String> {
     match (1..1 << 20).contains(&bytes) {
         true => Err(format!(
             "swap is in whole MiB: give 1M or more{}",
-            match text.parse::<u64>() {
-                Ok(_) => format!("; {text} with no unit is bytes: {text}M?"),
-                Err(_) => String::new(),
-            }
+            unit_hint(text)
         )),
         false => Ok(bytes),
+    }
+}
+
+/// Less compressed RAM than its least is none: one that is asked for has a unit that was left out.
+fn ram_size(text: &str) -> Result<u64, String> {
+    let bytes = size_in_bytes(text).map_err(|why| why.to_string())?;
+    match (1..MIN_RAM).contains(&bytes) {
+        true => Err(format!(
+            "{} is too little compressed RAM: give {} or more, or 0 for none{}",
+            Bytes(bytes),
+            Bytes(MIN_RAM),
+            unit_hint(text)
+        )),
+        false => Ok(bytes),
+    }
+}
+
+/// What may have been meant by a size that is too small.
+pub fn unit_hint(text: &str) -> String {
+    match text.parse::<u64>() {
+        Ok(1..) => format!("; {text} with no unit is bytes: {text}M?"),
+        _ => String::new(),
     }
 }
 
@@ -270,5 +291,5 @@ fn parse_file(text: &str) -> Result<PathBuf, &'static str> {
 }
 
 fn size_in_bytes(text: &str) -> Result<u64, wired::SizeError> {
-    text.parse::<wired::Bytes>().map(|bytes| bytes.0)
+    text.parse::<Bytes>().map(|bytes| bytes.0)
 }

@@ -1,7 +1,7 @@
 //! The program to run and its resources, checked before any process starts.
 
 use super::store::{choose, warn_of_full_group, without_a_file};
-use super::{Format, OnExit, RunArgs, fault_limits};
+use super::{Format, OnExit, RunArgs, fault_limits, unit_hint};
 use crate::remote_client::RemoteOptions;
 use crate::{machine, object_client, preload, remote_client};
 use host::direct_io::inherited_direct_io;
@@ -97,10 +97,7 @@ pub fn parse_frames(text: &str) -> Result<FrameSpec, String> {
         return Ok(asked);
     }
     let [g, least] = [asked.g, MIN_FRAMES].map(|frames| Bytes(u64::from(frames) * PAGE as u64));
-    let hint = match asked.g > 0 && text.bytes().all(|byte| byte.is_ascii_digit()) {
-        true => format!("; {text} with no unit is bytes: {text}M?"),
-        false => String::new(),
-    };
+    let hint = unit_hint(text);
     Err(format!(
         "{g} is less than the {least} one process needs at the least ({MIN_FRAMES} frames of {PAGE} bytes: an \
          instruction can touch four pages at once, and the pager nails those the kernel and the C library need \

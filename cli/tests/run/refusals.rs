@@ -66,6 +66,8 @@ fn what_is_asked_wrongly_is_125_and_says_what_would_be_right() {
         (&["--frames", "64M", "--stats-json", "-"], "./-"),
         (&["--system", "--store", "ram:1G"], "leave one out"),
         (&["--system", "--swap", "64"], "64M?"),
+        (&["--frames", "64M", "--ram", "64"], "64M?"),
+        (&["--frames", "64M", "--ram", "4K"], "256KiB"),
         (
             &[
                 "--frames",
