@@ -8,6 +8,8 @@ mod common;
 mod direct_io;
 #[path = "run/doctor.rs"]
 mod doctor;
+#[path = "run/figures.rs"]
+mod figures;
 #[path = "run/inherited.rs"]
 mod inherited;
 #[path = "run/lifetime.rs"]

@@ -2,6 +2,7 @@
 //!
 //! This module parses the request and prints its figures; `supervisor::run` runs it.
 
+mod figures_file;
 mod plan;
 mod report;
 mod store;
@@ -169,9 +170,12 @@ pub fn run(args: RunArgs) -> Result<ExitCode, Box<dyn Error>> {
     check_first(&args)?;
     let hint = socket_hint(&args);
     match Plan::make(args) {
-        Ok(Plan { spec, output }) => supervisor::run::run(spec, |finished| {
-            Report::gather(&finished).give(&output);
-        }),
+        Ok(Plan { spec, output }) => {
+            supervisor::run::run(
+                spec,
+                |finished| Ok(Report::gather(&finished).give(&output)?),
+            )
+        }
         Err(PlanError::Program(why)) => {
             print_error!("selfpage: {why}{hint}");
             Ok(why.status().into())

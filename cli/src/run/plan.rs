@@ -1,5 +1,6 @@
 //! The program to run and its resources, checked before any process starts.
 
+use super::figures_file::FiguresFile;
 use super::store::{choose, warn_of_full_group, without_a_file};
 use super::{Format, OnExit, RunArgs, fault_limits, unit_hint};
 use crate::remote_client::RemoteOptions;
@@ -9,10 +10,9 @@ use link::MIN_FRAMES;
 use link::client::SupervisorPort;
 use link::handshake::RunFlags;
 use protocol::contract_spec::{FramePlacement, FrameSpec, SpecError};
-use rustix::fd::{AsRawFd, RawFd};
+use rustix::fd::RawFd;
 use std::error::Error;
 use std::ffi::OsString;
-use std::fs::File;
 use std::path::{Path, PathBuf};
 use store::StoreConfig;
 use supervisor::page_client_link::PageClientConnection;
@@ -32,7 +32,7 @@ pub struct Plan {
 /// Where the figures go at the end.
 pub struct ReportOutput {
     pub stats: Option<Format>,
-    pub json: Option<File>,
+    pub json: Option<FiguresFile>,
     /// [`machine::oom_kills`] at the start.
     pub oom_kills: u64,
 }
@@ -71,8 +71,6 @@ enum RequestError {
         /// True if a disk would help.
         disk: bool,
     },
-    #[error("cannot write the figures to {}: {why}; give --stats-json another path", path.display())]
-    Figures { path: PathBuf, why: std::io::Error },
     #[error(
         "--frames {0}: frames beyond those guaranteed are lent by the system's daemon; ask for them with --system, or \
          for all of them without `+`"
@@ -178,8 +176,7 @@ impl Plan {
             swap: args.swap,
             place: args.numa_node.map(FramePlacement::Node),
         };
-        // Last, since it empties the file.
-        let json = args.stats_json.map(figures_file).transpose()?;
+        let json = args.stats_json.map(FiguresFile::open).transpose()?;
         let page_client = start_client(store.as_ref(), &args.remote)?;
         let spec = RunSpec {
             program,
@@ -226,8 +223,8 @@ fn check_ram(store: Option<&StoreConfig>, ram: Option<u64>) -> Result<(), Reques
 }
 
 /// The descriptors that stay open while the program runs.
-fn kept_fds(json: Option<&File>, page_client: Option<&PageClientConnection>) -> Vec<RawFd> {
-    let file = json.map(AsRawFd::as_raw_fd);
+fn kept_fds(json: Option<&FiguresFile>, page_client: Option<&PageClientConnection>) -> Vec<RawFd> {
+    let file = json.map(FiguresFile::descriptor);
     let links = page_client.map(PageClientConnection::descriptors);
     file.into_iter()
         .chain(links.into_iter().flatten())
@@ -332,10 +329,6 @@ fn is_nested() -> bool {
     }
     // SAFETY: this process has one thread and changes no variable.
     unsafe { SupervisorPort::from_environ(environ) }.is_ok_and(|port| port.is_open())
-}
-
-fn figures_file(path: PathBuf) -> Result<File, RequestError> {
-    File::create(&path).map_err(|why| RequestError::Figures { path, why })
 }
 
 /// Checks that the kernel supports `run`. Returns the features that the tree's pagers use.

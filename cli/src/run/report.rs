@@ -4,11 +4,11 @@ mod summary;
 mod table;
 
 use super::Format;
+use super::figures_file::FiguresError;
 use super::plan::ReportOutput;
 use crate::machine;
 use serde::Serialize;
 use std::collections::BTreeMap;
-use std::io::Write as _;
 use std::time::Duration;
 use store::{Occupancy, Store, Usage};
 use supervisor::Supervisor;
@@ -241,7 +241,7 @@ impl Report {
     }
 
     /// Prints and writes the requested figures.
-    pub fn give(&self, output: &ReportOutput) {
+    pub fn give(&self, output: &ReportOutput) -> Result<(), FiguresError> {
         match output.stats {
             None => print_error!("{}", self.line()),
             Some(Format::Table) => print_error!("{}\n{}", self.line(), self.table().trim_end()),
@@ -253,10 +253,9 @@ impl Report {
         if let Some(warning) = self.warning() {
             print_error!("selfpage: warning: {warning}");
         }
-        if let Some(mut file) = output.json.as_ref()
-            && let Err(why) = file.write_all((self.json() + "\n").as_bytes())
-        {
-            print_error!("selfpage: cannot write the figures: {why}");
+        match &output.json {
+            Some(file) => file.write(&(self.json() + "\n")),
+            None => Ok(()),
         }
     }
 

@@ -27,10 +27,10 @@ pub const KILL_LIMIT: Duration = Duration::from_secs(10);
 const EXIT_GRACE: Duration = Duration::from_secs(1);
 
 /// Runs a program, and returns with its status, or ends as it ended. `report` is called in the
-/// supervisor, when the last process of the tree has ended.
+/// supervisor, when the last process of the tree has ended; where it fails, a program's success is this process's failure.
 pub fn run(
     spec: RunSpec,
-    report: impl FnOnce(FinishedRun<'_>),
+    report: impl FnOnce(FinishedRun<'_>) -> Result<(), Box<dyn Error>>,
 ) -> Result<ExitCode, Box<dyn Error>> {
     let device = spec.userfaultfd.iter().map(|fd| fd.as_raw_fd());
     let ours: Vec<RawFd> = device.chain(spec.kept_fds.iter().copied()).collect();

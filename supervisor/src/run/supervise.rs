@@ -21,6 +21,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, OwnedFd, RawFd};
 use rustix::process::{Pid, Signal, getpid, getppid};
 use std::collections::HashSet;
+use std::error::Error;
 use std::time::{Duration, Instant};
 use wired::Counter;
 
@@ -41,7 +42,7 @@ pub(super) fn supervise(
     group: GroupWitness,
     inherited: InheritedMask,
     fds: &[RawFd],
-    report: impl FnOnce(FinishedRun<'_>),
+    report: impl FnOnce(FinishedRun<'_>) -> Result<(), Box<dyn Error>>,
 ) -> i32 {
     let _ = rustix::thread::set_name(c"selfpage-super");
     let owner = getppid().map_or(0, |front| front.as_raw_nonzero().get() as u32);
@@ -58,7 +59,7 @@ pub(super) fn supervise(
     match main.run() {
         TreeExit::Ended(status) => {
             main.log = None;
-            report(FinishedRun {
+            let reported = report(FinishedRun {
                 spec: &main.tree.spec,
                 supervisor: &main.tree.supervisor,
                 sampler: &main.tree.program.sampler,
@@ -68,7 +69,14 @@ pub(super) fn supervise(
             cpu_reservation::release(owner);
             page_client_end::wait(&main.tree.supervisor, &main.front);
             main.tree.supervisor.free_store();
-            let _ = Message::Ended(status).send(&main.front);
+            if let Err(why) = &reported {
+                tracing::error!("{why}");
+            }
+            let end = match (reported, status) {
+                (Err(_), 0) => Message::Failed(OWN_FAILURE.into()),
+                _ => Message::Ended(status),
+            };
+            let _ = end.send(&main.front);
             0
         }
         TreeExit::Orphaned => {
