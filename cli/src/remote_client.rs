@@ -101,6 +101,19 @@ pub struct RemoteOptions {
     pub stripe_after: Option<u64>,
 }
 
+impl RemoteOptions {
+    /// Its options, and whether each was given.
+    pub fn given(&self) -> [(bool, &'static str); 5] {
+        [
+            (!self.remote.is_empty(), "--remote"),
+            (self.broker.is_some(), "--broker"),
+            (self.insecure, "--insecure"),
+            (self.encrypt, "--encrypt"),
+            (self.stripe_after.is_some(), "--stripe-after"),
+        ]
+    }
+}
+
 /// Options of remote memory that do not fit each other.
 #[derive(Debug, thiserror::Error)]
 pub enum OptionError {
@@ -118,14 +131,7 @@ pub enum OptionError {
 /// Refuses options of remote memory that do not fit each other.
 pub fn check(store: Option<&StoreConfig>, options: &RemoteOptions) -> Result<(), OptionError> {
     let is_remote = store.is_some_and(StoreConfig::is_remote);
-    let given = [
-        (!options.remote.is_empty(), "--remote"),
-        (options.broker.is_some(), "--broker"),
-        (options.insecure, "--insecure"),
-        (options.encrypt, "--encrypt"),
-        (options.stripe_after.is_some(), "--stripe-after"),
-    ];
-    let first = given.into_iter().find(|(is_given, _)| *is_given);
+    let first = options.given().into_iter().find(|(is_given, _)| *is_given);
     match (is_remote, first) {
         (true, _) if !options.insecure => check_cluster(),
         (false, Some((_, option))) => Err(OptionError::NotRemote(option)),

@@ -14,6 +14,8 @@ mod figures;
 mod inherited;
 #[path = "run/lifetime.rs"]
 mod lifetime;
+#[path = "run/nested.rs"]
+mod nested;
 #[path = "run/refusals.rs"]
 mod refusals;
 #[path = "run/signals.rs"]

@@ -3,6 +3,7 @@
 //! This module parses the request and prints its figures; `supervisor::run` runs it.
 
 mod figures_file;
+mod nested;
 mod plan;
 mod report;
 mod store;

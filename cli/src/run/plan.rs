@@ -1,18 +1,19 @@
 //! The program to run and its resources, checked before any process starts.
 
 use super::figures_file::FiguresFile;
+use super::nested::{self, is_nested};
 use super::store::{choose, warn_of_full_group, without_a_file};
 use super::{Format, OnExit, RunArgs, fault_limits, unit_hint};
 use crate::remote_client::RemoteOptions;
 use crate::{machine, object_client, preload, remote_client};
 use host::direct_io::inherited_direct_io;
 use link::MIN_FRAMES;
-use link::client::SupervisorPort;
 use link::handshake::RunFlags;
 use protocol::contract_spec::{FramePlacement, FrameSpec, SpecError};
 use rustix::fd::RawFd;
 use std::error::Error;
 use std::ffi::OsString;
+use std::mem::take;
 use std::path::{Path, PathBuf};
 use store::StoreConfig;
 use supervisor::page_client_link::PageClientConnection;
@@ -138,14 +139,16 @@ fn start_client(
 
 impl Plan {
     /// Checks the options against the machine.
-    pub fn make(args: RunArgs) -> Result<Self, PlanError> {
+    pub fn make(mut args: RunArgs) -> Result<Self, PlanError> {
         machine::check_proc()?;
-        let program = Program::find(args.command).map_err(PlanError::Program)?;
+        let program = Program::find(take(&mut args.command)).map_err(PlanError::Program)?;
         let has_daemon = args.system.is_some();
         let asked = frames_asked(args.frames, has_daemon)?;
         let frames = u64::from(asked.x) * PAGE as u64;
         let nested = is_nested();
-        if !nested {
+        if nested {
+            nested::notice(&args, &program.name());
+        } else {
             check_machine(args.store.as_ref(), frames, has_daemon)?;
         }
         let capabilities = kernel()?;
@@ -154,10 +157,7 @@ impl Plan {
         check_client(args.store.as_ref(), &args.remote)?;
         let is_default_store = args.store.is_none();
         let store = match args.store {
-            _ if nested => {
-                notice_nested(&program);
-                None
-            }
+            _ if nested => None,
             // The daemon's disk, once the contract has its size.
             None if has_daemon => None,
             asked => Some(asked.unwrap_or_else(|| default_store(frames, args.ram.is_some()))),
@@ -244,14 +244,6 @@ fn check_pageable(program: &Program, allow_unpaged: bool) -> Result<(), RequestE
     Ok(())
 }
 
-fn notice_nested(program: &Program) {
-    tracing::warn!(
-        "this is inside another `selfpage run`: {} pages in that one's frames and store, and --frames, \
-         --store and --remote given here are not used",
-        program.name()
-    );
-}
-
 /// The store where none is named, with a notice where that has no file. Compressed RAM is no part of
 /// it where the frames have some.
 fn default_store(frames: u64, has_ram: bool) -> StoreConfig {
@@ -320,15 +312,6 @@ fn check_memory(
         what,
         disk,
     })
-}
-
-/// Returns true if this process is of another `run`'s tree: its children page there.
-fn is_nested() -> bool {
-    unsafe extern "C" {
-        static environ: *const *const std::ffi::c_char;
-    }
-    // SAFETY: this process has one thread and changes no variable.
-    unsafe { SupervisorPort::from_environ(environ) }.is_ok_and(|port| port.is_open())
 }
 
 /// Checks that the kernel supports `run`. Returns the features that the tree's pagers use.
