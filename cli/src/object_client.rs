@@ -44,14 +44,7 @@ pub fn object_client(args: ObjectClientArgs) -> Result<ExitCode, Box<dyn Error>>
 /// Checks the URL of a store.
 pub fn check(store: Option<&StoreConfig>) -> Result<(), Box<dyn Error>> {
     if let Some(url) = store.and_then(StoreConfig::object_store) {
-        let url: ObjectUrl = url.parse()?;
-        if let Some(folder) = url.folder().filter(|folder| !folder.is_dir()) {
-            return Err(format!(
-                "{url}: the folder {} is not there: mount its file system, or make it (mkdir -p)",
-                folder.display()
-            )
-            .into());
-        }
+        url.parse::<ObjectUrl>()?.check_folder()?;
     }
     Ok(())
 }

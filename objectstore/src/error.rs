@@ -3,6 +3,7 @@
 use opendal::ErrorKind;
 use std::error::Error;
 use std::io;
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// What is supported, and how it is written.
@@ -20,6 +21,14 @@ pub enum OpenError {
     /// A folder that is not absolute.
     #[error("fs://{0} is no folder from the root: write three slashes, as in fs:///var/tmp/pages")]
     Folder(String),
+    /// A folder that is not there: OpenDAL would make it, on the file system that is in the place of another.
+    #[error("{url}: the folder {} is not there: mount its file system, or make it (mkdir -p)", folder.display())]
+    NoFolder {
+        /// The store.
+        url: String,
+        /// Its folder.
+        folder: PathBuf,
+    },
     /// A store where an object was expected.
     #[error("{0} lacks the name of an object after the folder's: s3://BUCKET/FOLDER/NAME")]
     NoObject(String),

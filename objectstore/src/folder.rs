@@ -7,7 +7,7 @@
 
 use opendal::raw::new_std_io_error;
 use opendal::{Buffer, Error, ErrorKind, Result};
-use std::fs::{File, create_dir_all, remove_file};
+use std::fs::{File, create_dir, remove_file};
 use std::io::{self, Write};
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
@@ -48,6 +48,7 @@ impl FolderWriter {
             return Err(Error::new(ErrorKind::NotFound, "it is not in the folder"));
         }
         let path = self.root.join(name);
+        let (root, name) = (self.root.clone(), PathBuf::from(name));
         let ended = |why: &dyn ToString| Error::new(ErrorKind::Unexpected, why.to_string());
         let threads = Arc::clone(&self.threads);
         let thread = threads.acquire_owned().await.map_err(|why| ended(&why))?;
@@ -57,7 +58,7 @@ impl FolderWriter {
             if is_given_up.load(Ordering::Acquire) {
                 return Ok(());
             }
-            let written = write(&path, bytes);
+            let written = make_folders(&root, &name).and_then(|()| write(&path, bytes));
             // After the write: a flag that is set later is of an owner that finds the file, and deletes it.
             if written.is_err() || is_given_up.load(Ordering::Acquire) {
                 let _ = remove_file(&path);
@@ -70,10 +71,20 @@ impl FolderWriter {
     }
 }
 
-fn write(path: &Path, bytes: Buffer) -> io::Result<()> {
-    if let Some(folder) = path.parent() {
-        create_dir_all(folder)?;
+/// Makes the folders of a file below the root, but not the root: it may be on a file system that is not mounted now.
+fn make_folders(root: &Path, name: &Path) -> io::Result<()> {
+    let mut folder = root.to_owned();
+    for part in name.parent().into_iter().flatten() {
+        folder.push(part);
+        match create_dir(&folder) {
+            Err(why) if why.kind() != io::ErrorKind::AlreadyExists => return Err(why),
+            _ => {}
+        }
     }
+    Ok(())
+}
+
+fn write(path: &Path, bytes: Buffer) -> io::Result<()> {
     let mut file = File::create(path)?;
     bytes
         .into_iter()

@@ -138,12 +138,27 @@ impl ObjectUrl {
         Some(Path::new("/").join(root))
     }
 
+    /// Checks that the folder is there, where the store is one.
+    ///
+    /// # Errors
+    /// [`OpenError::NoFolder`].
+    pub fn check_folder(&self) -> Result<(), OpenError> {
+        match self.folder().filter(|folder| !folder.is_dir()) {
+            Some(folder) => Err(OpenError::NoFolder {
+                url: self.to_string(),
+                folder,
+            }),
+            None => Ok(()),
+        }
+    }
+
     pub(crate) fn is_folder(&self) -> bool {
         self.kind == StoreKind::Folder
     }
 
     /// The operator of the store, and the connections of a Redis.
     pub(crate) fn operator(&self) -> Result<(Operator, Option<Arc<RedisConnections>>), OpenError> {
+        self.check_folder()?;
         // Fails where a provider is installed already, which is as good.
         let _ = rustls::crypto::ring::default_provider().install_default();
         opendal::install_default();

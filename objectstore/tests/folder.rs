@@ -129,3 +129,20 @@ fn a_folder_without_permission_is_an_error() {
 fn is_root() -> bool {
     std::fs::read_to_string("/proc/self/status").is_ok_and(|status| status.contains("\nUid:\t0\t"))
 }
+
+#[test]
+fn a_folder_that_is_not_there_is_not_made() {
+    let (folder, store) = store();
+    let path = folder.path().to_owned();
+    drop(folder);
+    store.wait(store.put("run/1", vec![7; 100])).unwrap_err();
+    let url: ObjectUrl = format!("fs://{}", path.display()).parse().unwrap();
+    let error = ObjectStore::open(&url, Duration::from_secs(20))
+        .err()
+        .unwrap();
+    assert!(
+        error.to_string().contains("mount its file system"),
+        "{error}"
+    );
+    assert!(!path.exists());
+}
