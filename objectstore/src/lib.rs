@@ -7,10 +7,12 @@
 //! Rule: a secret is never part of a URL. A command line is readable by all users of a machine, and a URL is logged; so
 //! the stores take their credentials from the environment, and a URL that has one is refused.
 
+mod attempts;
 mod error;
 mod folder;
 mod path;
 mod redis_store;
+mod upload;
 mod url;
 mod version;
 
@@ -25,23 +27,17 @@ use opendal::{Buffer, Operator};
 use redis_store::{Lane, RedisConnections};
 use std::future::Future;
 use std::ops::Range;
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::runtime::{Builder, Handle, Runtime};
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::time::sleep;
+use upload::UploadedBytes;
 
-/// How long one attempt may take before another is made.
+/// How long one attempt may take before another is made; of a write, how long its connection may carry nothing.
 const ATTEMPT: Duration = Duration::from_secs(10);
 /// How long the first attempt of a read may take, from its request to its last byte; each further one twice as long. A
 /// connection that is silent, or sends a byte now and then, holds up no page for longer where others answer.
 const READ_ATTEMPT: Duration = Duration::from_secs(2);
-/// Bytes that the connection of an attempt carries within that time where it is not silent: where it is looked at so often.
-const CARRIED: u64 = 4096;
-const LOOK: Duration = Duration::from_secs(1);
-/// Pauses between attempts double from the one to the other.
-const MIN_PAUSE: Duration = Duration::from_millis(50);
-const MAX_PAUSE: Duration = Duration::from_secs(1);
 /// Objects that are deleted within the time of one operation: stores that have no request for many take each by itself.
 const DELETED_AT_ONCE: usize = 256;
 /// Threads for the store's connections, beside those of the program.
@@ -78,6 +74,8 @@ pub enum Written {
 pub struct ObjectStore {
     url: ObjectUrl,
     operator: Operator,
+    /// The same for writes, which no time bounds while their connection takes their bytes.
+    writer: Operator,
     /// Writes of a folder.
     folder: Option<FolderWriter>,
     /// Connections to a Redis.
@@ -119,6 +117,7 @@ impl ObjectStore {
         let entered = runtime.enter();
         let (operator, redis) = url.operator()?;
         drop(entered);
+        let writer = operator.clone();
         // A Redis's attempts end by what its connections carry.
         let operator = match redis {
             Some(_) => operator,
@@ -130,6 +129,7 @@ impl ObjectStore {
             url: url.clone(),
             folder: url.is_folder().then(folder),
             operator,
+            writer,
             redis,
             runtime: runtime.clone(),
             _threads: Arc::new(Threads(threads)),
@@ -199,8 +199,9 @@ impl ObjectStore {
                 None => read,
             }
         };
+        let carried = || self.carried(Lane::Reads);
         let bytes = self
-            .within_attempts("read", name, READ_ATTEMPT, read)
+            .within_attempts("read", name, READ_ATTEMPT, carried, read)
             .await?;
         match bytes.len() as u64 == expected {
             true => Ok(bytes),
@@ -214,17 +215,25 @@ impl ObjectStore {
     /// [`ObjectError`]: the object may be there, or a part of it, in a store that shows parts.
     pub async fn put(&self, name: &str, bytes: impl Into<Buffer>) -> Result<Written, ObjectError> {
         let bytes = bytes.into();
-        let mut attempts = 0;
+        let (mut attempts, uploaded) = (0, UploadedBytes::default());
         let write = || {
             attempts += 1;
-            async {
+            let write = async {
                 match &self.folder {
                     Some(folder) => folder.put(name, bytes.clone()).await,
-                    None => self.operator.write(name, bytes.clone()).await.map(drop),
+                    None => self.writer.write(name, bytes.clone()).await.map(drop),
                 }
-            }
+            };
+            uploaded.count_in(write)
         };
-        self.within("write", name, write).await?;
+        let most = match &self.folder {
+            // A write that is given up ends with its file.
+            Some(_) => self.patience,
+            None => ATTEMPT,
+        };
+        let carried = || self.carried(Lane::Others) + uploaded.get();
+        self.within_attempts("write", name, most, carried, write)
+            .await?;
         match attempts > 1 && self.may_write_late() {
             true => Ok(Written::Again),
             false => Ok(Written::Once),
@@ -305,86 +314,6 @@ impl ObjectStore {
             operation,
             object: name.to_owned(),
             store: self.url.to_string(),
-        }
-    }
-
-    /// Attempts an operation until it is done, is refused for good, or takes too long.
-    async fn within<T, F>(
-        &self,
-        operation: &'static str,
-        name: &str,
-        attempt: impl FnMut() -> F,
-    ) -> Result<T, ObjectError>
-    where
-        F: IntoFuture<Output = opendal::Result<T>>,
-    {
-        let most = match &self.redis {
-            Some(_) => ATTEMPT,
-            None => self.patience,
-        };
-        self.within_attempts(operation, name, most, attempt).await
-    }
-
-    /// Bytes that the connection of an operation has carried, where attempts share one.
-    fn carried(&self, operation: &str) -> u64 {
-        let lane = match operation {
-            "read" => Lane::Reads,
-            _ => Lane::Others,
-        };
-        self.redis.as_ref().map_or(0, |redis| redis.carried(lane))
-    }
-
-    /// Likewise, of which the first attempt may take so long, and each further one twice as long. Where attempts share a
-    /// connection, time in which it carries something does not count: a further attempt by it would be no sooner done.
-    async fn within_attempts<T, F>(
-        &self,
-        operation: &'static str,
-        name: &str,
-        mut most: Duration,
-        mut attempt: impl FnMut() -> F,
-    ) -> Result<T, ObjectError>
-    where
-        F: IntoFuture<Output = opendal::Result<T>>,
-    {
-        let mut until = Instant::now() + self.patience;
-        let mut pause = MIN_PAUSE;
-        let mut last = None;
-        loop {
-            let mut carried = (Instant::now(), self.carried(operation));
-            let mut end = until.min(carried.0 + most);
-            let mut attempt = pin!(attempt().into_future());
-            let ended = loop {
-                let look = end.min(Instant::now() + LOOK);
-                let ended = timeout_at(look, attempt.as_mut()).await;
-                let now = (Instant::now(), self.carried(operation));
-                if ended.is_err() && now.1 >= carried.1 + CARRIED {
-                    until += now.0 - carried.0;
-                    end = until.min(now.0 + most);
-                    carried = now;
-                } else if ended.is_ok() || look == end {
-                    break ended;
-                }
-            };
-            match ended {
-                Ok(Ok(done)) => return Ok(done),
-                Ok(Err(why)) => {
-                    let error = self.error(operation, name).failed(why);
-                    if !error.is_temporary() || Instant::now() + pause > until {
-                        return Err(error);
-                    }
-                    last = Some(error);
-                }
-                Err(_) if end < until => {
-                    most *= 2;
-                    continue;
-                }
-                Err(_) => {
-                    let late = || self.error(operation, name).late(self.patience);
-                    return Err(last.unwrap_or_else(late));
-                }
-            }
-            sleep(pause).await;
-            pause = MAX_PAUSE.min(pause * 2);
         }
     }
 }

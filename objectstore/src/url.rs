@@ -162,7 +162,7 @@ impl ObjectUrl {
         // Fails where a provider is installed already, which is as good.
         let _ = rustls::crypto::ring::default_provider().install_default();
         opendal::install_default();
-        opendal_http_transport_reqwest::install_default();
+        crate::upload::install();
         let credentials = match self.kind {
             StoreKind::Redis => [("password", REDIS_PASSWORD), ("username", REDIS_USER)]
                 .into_iter()

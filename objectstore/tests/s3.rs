@@ -1,10 +1,13 @@
 //! Requests as an S3 server receives them.
 
-use objectstore::{ObjectPath, ObjectStore, ObjectUrl, ObjectVersion};
+use objectstore::{ObjectPath, ObjectStore, ObjectUrl, ObjectVersion, Written};
+use socket2::{Domain, Socket, Type};
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
 use std::thread::{JoinHandle, spawn};
 use std::time::Duration;
+
+const SEGMENT: usize = 1 << 20;
 
 /// A server that answers one request, and returns the request's first line and body.
 fn server(answer: &'static str) -> (String, JoinHandle<(String, Vec<u8>)>) {
@@ -59,6 +62,51 @@ fn a_server_that_refuses_is_an_error_without_further_attempts() {
     let error = store.wait(store.put("run/1", vec![7; 10])).unwrap_err();
     // The server is gone: a second attempt would find nothing that listens.
     assert!(!error.to_string().contains("refused"), "{error}");
+    serving.join().unwrap();
+}
+
+/// A server behind a link that carries 72 KiB a second, whose packets are as small as those of networks, and which
+/// answers one request.
+fn behind_a_slow_link() -> (String, JoinHandle<()>) {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    socket.set_recv_buffer_size(8 << 10).unwrap();
+    socket.set_tcp_mss(1400).unwrap();
+    let any = SocketAddr::from(([127, 0, 0, 1], 0));
+    socket.bind(&any.into()).unwrap();
+    socket.listen(4).unwrap();
+    let listener = TcpListener::from(socket);
+    let address = listener.local_addr().unwrap();
+    let serving = spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut part = [0; 9 << 10];
+        let (mut head, mut received) = (Vec::<u8>::new(), 0);
+        while received < SEGMENT {
+            let count = stream.read(&mut part).unwrap();
+            assert!(count > 0, "the connection is given up");
+            match received {
+                0 => {
+                    head.extend(&part[..count]);
+                    let end = head.windows(4).position(|at| at == b"\r\n\r\n");
+                    received = end.map_or(0, |end| head.len() - end - 4);
+                }
+                _ => received += count,
+            }
+            std::thread::sleep(Duration::from_millis(125) * count as u32 / part.len() as u32);
+        }
+        let answer = b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n";
+        stream.write_all(answer).unwrap();
+    });
+    let url =
+        format!("s3://pages/folder?region=us-east-1&endpoint=http://{address}&skip_signature=true");
+    (url, serving)
+}
+
+#[test]
+fn a_segment_that_a_link_carries_slowly_is_written_at_the_first_attempt() {
+    let (url, serving) = behind_a_slow_link();
+    let store = store(&url).with_patience(Duration::from_secs(6));
+    let written = store.wait(store.put("run/1", vec![7; SEGMENT])).unwrap();
+    assert_eq!(written, Written::Once);
     serving.join().unwrap();
 }
 
