@@ -21,6 +21,16 @@ pub enum OpenError {
     /// A folder that is not absolute.
     #[error("fs://{0} is no folder from the root: write three slashes, as in fs:///var/tmp/pages")]
     Folder(String),
+    /// An option that its store has not.
+    #[error("{url} has no option `{option}`: expected one of {names}")]
+    NoOption {
+        /// The store.
+        url: String,
+        /// The option.
+        option: String,
+        /// Those that there are.
+        names: String,
+    },
     /// A folder that is not there: OpenDAL would make it, on the file system that is in the place of another.
     #[error("{url}: the folder {} is not there: mount its file system, or make it (mkdir -p)", folder.display())]
     NoFolder {

@@ -10,6 +10,7 @@
 mod attempts;
 mod error;
 mod folder;
+mod option_names;
 mod path;
 mod redis_store;
 mod upload;

@@ -1,8 +1,9 @@
 //! The URL of a store, as OpenDAL has it.
 
 use crate::error::OpenError;
+use crate::option_names::option_names;
 use crate::redis_store::{self, RedisConnections};
-use opendal::services::RedisConfig;
+use opendal::services::{FsConfig, RedisConfig, S3Config};
 use opendal::{Configurator, Operator, OperatorUri};
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -44,6 +45,15 @@ enum StoreKind {
 }
 
 impl StoreKind {
+    /// The names of its options.
+    fn option_names(self) -> &'static [&'static str] {
+        match self {
+            Self::Folder => option_names::<FsConfig>(),
+            Self::Redis => option_names::<RedisConfig>(),
+            Self::S3 => option_names::<S3Config>(),
+        }
+    }
+
     /// Where the store takes its credentials from.
     fn credentials(self) -> &'static str {
         match self {
@@ -81,6 +91,15 @@ impl FromStr for ObjectUrl {
         if let Some(secret) = secret_option(&parsed) {
             return Err(OpenError::Secret(secret, kind.credentials()));
         }
+        let names = kind.option_names();
+        let mut options = parsed.options().keys();
+        if let Some(option) = options.find(|option| !names.contains(&option.as_str())) {
+            return Err(OpenError::NoOption {
+                url: without_options(text),
+                option: option.clone(),
+                names: described(names),
+            });
+        }
         let has_place = match kind {
             StoreKind::Folder if parsed.name().is_some() => {
                 return Err(OpenError::Folder(without_options(rest)));
@@ -96,6 +115,13 @@ impl FromStr for ObjectUrl {
             false => Err(OpenError::Url(without_options(text))),
         }
     }
+}
+
+/// The names of options in words, without those that no URL may have and second names of others.
+fn described(names: &[&str]) -> String {
+    let names = names.iter().copied();
+    let public = names.filter(|name| !SECRETS.contains(name) && !name.starts_with("aws_"));
+    Vec::from_iter(public).join(", ")
 }
 
 /// The option that is a secret, or has one in an address.
@@ -225,6 +251,10 @@ mod tests {
             ("fs:///", "fs:///FOLDER"),
             ("redis:///", "redis://HOST:PORT"),
             ("s3:///folder", "s3://BUCKET"),
+            ("s3://b?regoin=x", "no option `regoin`"),
+            ("s3://b?regoin=x", " region,"),
+            ("redis://h?dbb=3", " db,"),
+            ("fs:///f?rooot=/g", "no option `rooot`"),
             ("redis://me:pass@host", "REDISCLI_AUTH"),
             ("redis:/me:pass@host", "redis"),
             ("s3://b?secret_access_key=pass", "AWS_SECRET_ACCESS_KEY"),
