@@ -87,11 +87,34 @@ enum Cause {
     Differs,
 }
 
-/// What failed and why, without OpenDAL's context: a message of a process has room for 400 bytes.
+const OTHER_REGION: &str = "it is in another region: name that one (?region=REGION)";
+
+/// What to do about an error of S3, by its code.
+const S3_REMEDIES: [(&str, &str); 6] = [
+    (
+        "NoSuchBucket",
+        "the bucket is not there: make it, or name another",
+    ),
+    ("PermanentRedirect", OTHER_REGION),
+    ("AuthorizationHeaderMalformed", OTHER_REGION),
+    ("IllegalLocationConstraintException", OTHER_REGION),
+    ("RequestTimeTooSkewed", "set this machine's clock"),
+    (
+        "AccessDenied",
+        "permit these credentials to read, write, list and delete objects there",
+    ),
+];
+
+/// What failed and why, without OpenDAL's context, what to do first: a message of a process has room for 400 bytes.
 fn described(why: &opendal::Error) -> String {
-    match why.source() {
+    let text = match why.source() {
         Some(source) => format!("{}: {source}", why.message()),
         None => why.message().to_owned(),
+    };
+    let has_code = |code: &str| text.contains(&format!("code: \"{code}\""));
+    match S3_REMEDIES.iter().find(|(code, _)| has_code(code)) {
+        Some((_, remedy)) => format!("{remedy}: {text}"),
+        None => text,
     }
 }
 

@@ -31,8 +31,12 @@ fn server(answer: &'static str) -> (String, JoinHandle<(String, Vec<u8>)>) {
         }
         let mut body = vec![0; length];
         reader.read_exact(&mut body).unwrap();
-        let head = format!("HTTP/1.1 {answer}\r\nConnection: close\r\nContent-Length: 0\r\n\r\n");
+        let (status, text) = answer.split_once('\n').unwrap_or((answer, ""));
+        let length = text.len();
+        let head =
+            format!("HTTP/1.1 {status}\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n");
         reader.get_mut().write_all(head.as_bytes()).unwrap();
+        reader.get_mut().write_all(text.as_bytes()).unwrap();
         (first, body)
     });
     let url =
@@ -63,6 +67,37 @@ fn a_server_that_refuses_is_an_error_without_further_attempts() {
     // The server is gone: a second attempt would find nothing that listens.
     assert!(!error.to_string().contains("refused"), "{error}");
     serving.join().unwrap();
+}
+
+#[test]
+fn an_error_of_a_bucket_or_its_credentials_says_what_to_change() {
+    for (answer, remedy) in [
+        (
+            "404 Not Found\n<Error><Code>NoSuchBucket</Code></Error>",
+            "make it, or name another",
+        ),
+        (
+            "301 Moved\n<Error><Code>PermanentRedirect</Code></Error>",
+            "?region=REGION",
+        ),
+        (
+            "403 Forbidden\n<Error><Code>RequestTimeTooSkewed</Code></Error>",
+            "clock",
+        ),
+        (
+            "403 Forbidden\n<Error><Code>AccessDenied</Code></Error>",
+            "permit",
+        ),
+    ] {
+        let (url, serving) = server(answer);
+        let store = store(&url);
+        let error = store
+            .wait(store.put("run/1", vec![7; 10]))
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains(remedy), "{error}");
+        serving.join().unwrap();
+    }
 }
 
 /// A server behind a link that carries 72 KiB a second, whose packets are as small as those of networks, and which
