@@ -6,7 +6,7 @@
 //! whose pages a whole tree waits. So their lines go into a bounded queue, which a thread of its
 //! own writes ([`LineQueue`]). A line that finds the queue full is lost, and counted.
 //!
-//! Rule: a process that forks has no queue yet. Until one starts, lines are written at once.
+//! Rule: a process forks before it starts its queue. Until then, lines are written at once.
 
 use std::fmt;
 use std::io::{self, Write, stderr};
@@ -25,7 +25,7 @@ use tracing_subscriber::registry::LookupSpan;
 /// Levels by targets, `debug` or `daemon=trace,warn` for example, over those of `-v`.
 pub const VARIABLE: &str = "SELFPAGE_LOG";
 
-/// Lines that may wait to be written.
+/// Most lines that wait to be written.
 const QUEUE: usize = 1024;
 
 /// The queue in use.
@@ -44,8 +44,8 @@ pub struct FilterError {
     source: ParseError,
 }
 
-/// Logs events from `default` on, or as the environment variable has it, as lines that begin
-/// with `prefix`. The first call in a process counts.
+/// Logs events of the level `default` and above, or of the levels of the environment variable, as lines
+/// that begin with `prefix`. Only the first call in a process has an effect.
 pub fn init(prefix: &'static str, default: LevelFilter) -> Result<(), FilterError> {
     let levels = std::env::var(VARIABLE).unwrap_or_default();
     let invalid = |source| FilterError {
@@ -65,9 +65,9 @@ pub fn init(prefix: &'static str, default: LevelFilter) -> Result<(), FilterErro
     Ok(())
 }
 
-/// Of two directives for one target the later replaces the earlier.
+/// Parses the default level and the directives. Of two directives for one target the later replaces the earlier.
 fn filter(default: LevelFilter, levels: &str) -> Result<EnvFilter, ParseError> {
-    // A word alone would be a target of all levels: a misspelt level.
+    // The parser takes a word alone, such as a misspelt level, for a target of all levels.
     for word in levels
         .split(',')
         .filter(|text| !text.is_empty() && !text.contains('='))
@@ -112,22 +112,22 @@ where
 pub struct LineQueue {
     sender: QueueWriter,
     written: Arc<AtomicUsize>,
-    patience: Duration,
+    drain_timeout: Duration,
     thread: Option<WorkerGuard>,
 }
 
 impl LineQueue {
     /// Starts the thread. The drop of the queue waits until all lines are written, at most
-    /// `patience`. `None` if no thread can be started: lines are then written at once.
-    pub fn start(patience: Duration) -> Option<Self> {
+    /// `drain_timeout`. `None` if no thread can be started: lines are then written at once.
+    pub fn start(drain_timeout: Duration) -> Option<Self> {
         // The thread of `tracing_appender` panics where it cannot start.
         std::thread::Builder::new().spawn(|| ()).ok()?.join().ok()?;
-        let queue = Self::to(QUEUE, stderr(), patience);
+        let queue = Self::to(QUEUE, stderr(), drain_timeout);
         *CURRENT.write().unwrap_or_else(PoisonError::into_inner) = Some(queue.sender.clone());
         Some(queue)
     }
 
-    fn to(lines: usize, stream: impl Write + Send + 'static, patience: Duration) -> Self {
+    fn to(lines: usize, stream: impl Write + Send + 'static, drain_timeout: Duration) -> Self {
         let (counter, written) = (Arc::new(OnceLock::new()), Arc::default());
         let writer = StreamWriter {
             stream,
@@ -145,7 +145,7 @@ impl LineQueue {
         Self {
             sender: QueueWriter { queue, sent },
             written,
-            patience,
+            drain_timeout,
             thread: Some(thread),
         }
     }
@@ -161,11 +161,11 @@ impl Drop for LineQueue {
     fn drop(&mut self) {
         *CURRENT.write().unwrap_or_else(PoisonError::into_inner) = None;
         let begin = Instant::now();
-        while !self.is_written() && begin.elapsed() < self.patience {
+        while !self.is_written() && begin.elapsed() < self.drain_timeout {
             std::thread::sleep(Duration::from_millis(1));
         }
         if !self.is_written() {
-            // Its drop prints on standard output, which is the program's, where the queue is full.
+            // Where the queue is full the guard's drop prints on standard output, which belongs to the program.
             std::mem::forget(self.thread.take());
         }
     }
@@ -175,7 +175,7 @@ impl Drop for LineQueue {
 #[derive(Clone)]
 struct QueueWriter {
     queue: NonBlocking,
-    /// Lines that were sent, the lost ones too.
+    /// Lines that were sent, including those that were lost.
     sent: Arc<AtomicUsize>,
 }
 
@@ -228,7 +228,7 @@ mod tests {
     use super::*;
     use std::sync::{Condvar, Mutex};
 
-    /// A stream that takes nothing until it is opened.
+    /// A stream whose writes block until it is opened.
     #[derive(Clone, Default)]
     struct Stopped(Arc<Stream>);
 
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_that_is_not_read_keeps_no_one_waiting_and_what_is_left_out_is_counted() {
+    fn a_sender_never_blocks_on_a_stream_that_is_not_read_and_lost_lines_are_counted() {
         let stream = Stopped::default();
         let mut log = LineQueue::to(4, stream.clone(), Duration::MAX);
         // Would never return if it waited: the stream is not open yet.
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_a_queue_that_is_not_read_waits_no_longer_than_its_patience() {
+    fn the_drop_of_a_queue_that_is_not_read_waits_no_longer_than_its_timeout() {
         let mut log = LineQueue::to(4, Stopped::default(), Duration::from_millis(10));
         (0..100).for_each(|n| send(&mut log, n));
         let begin = Instant::now();
