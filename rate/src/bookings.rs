@@ -3,10 +3,10 @@
 //! A signal interrupts a thread that is suspended in a fault. The thread faults again, at the same page or, in its signal
 //! handler, at another one, and that is a new fault to the pager. Without these words it would book a period anew and leave
 //! its booking behind, which would keep the faults of all threads of the tree waiting: a timer's signals can come as fast as
-//! the tree may fault. So the booking is the thread's, which has one fault at a time: its next fault takes it over, and what
-//! is still suspended of an earlier one has none any more.
+//! the tree may fault. So a booking belongs to a thread, which has one fault at a time: the thread's next fault takes the
+//! booking over, and an earlier fault that is still suspended has no booking any more.
 //!
-//! Where all words that a thread may use hold bookings of others, its booking is its fault's.
+//! Where all words that a thread may use hold bookings of other threads, its booking is in its fault's token alone.
 
 use crate::limiter::ChargeToken;
 use crate::thread_counters::{ID_BITS, ThreadKey, checked};
@@ -34,7 +34,7 @@ fn key_of(word: u64) -> u32 {
 }
 
 impl<'a> Bookings<'a> {
-    /// Bookings in `words`, none at first.
+    /// Bookings in `words`, which are zero at first: no thread has a booking.
     ///
     /// # Panics
     /// Where there are fewer than `MAX_PROBES`, or not a power of two of them.
@@ -47,8 +47,8 @@ impl<'a> Bookings<'a> {
         words.find(|word| key_of(word.load(Relaxed)) == key.number())
     }
 
-    /// The token of a thread's new fault, under the limits of a generation: the booking of the one before, if a signal
-    /// has interrupted that.
+    /// The token of a thread's new fault, under the limits of a generation: the booking of the thread's fault before, if a
+    /// signal has interrupted that fault.
     pub fn token(self, key: ThreadKey, generation: u32) -> Option<ChargeToken> {
         let word = self.word_of(key)?.load(Relaxed);
         let period = word & USED;
@@ -56,7 +56,7 @@ impl<'a> Bookings<'a> {
         is_live.then(|| ChargeToken::from_words([generation.into(), period]))
     }
 
-    /// Returns true if a suspended fault is not its thread's last one: another one has its booking, or had it.
+    /// Returns true if a suspended fault is not its thread's last one: a later fault has, or had, the booking.
     pub fn is_stale(self, key: ThreadKey, token: ChargeToken) -> bool {
         let [generation, period] = token.words();
         let word = self.word_of(key);
@@ -64,7 +64,7 @@ impl<'a> Bookings<'a> {
         word.is_some_and(|word| word.load(Relaxed) != own)
     }
 
-    /// A thread's fault is suspended in a period, with this token.
+    /// Records that a thread's fault is suspended with this token.
     pub fn book(self, key: ThreadKey, token: ChargeToken, now: u64) {
         let [generation, period] = token.words();
         // A booking of a period that is over belongs to a thread that has ended.
@@ -80,7 +80,7 @@ impl<'a> Bookings<'a> {
         }
     }
 
-    /// A thread's fault is handled: its booking is used.
+    /// Records that a thread's fault is handled: its booking is used up.
     pub fn end(self, key: ThreadKey) {
         if let Some(word) = self.word_of(key) {
             word.store(pack(key, 0, USED), Relaxed);
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_fault_takes_over_what_its_thread_has_booked_and_the_one_before_is_stale() {
+    fn a_new_fault_takes_over_the_booking_of_its_thread_and_the_fault_before_is_stale() {
         let words = words(64);
         let bookings = Bookings::new(&words);
         let (one, other) = (ThreadKey::new(7), ThreadKey::new(8));
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_booking_without_a_word_is_its_faults_own() {
+    fn a_booking_that_finds_no_word_is_in_its_token_alone() {
         let words = words(MAX_PROBES);
         let bookings = Bookings::new(&words);
         let keys = (1..=MAX_PROBES as u32).map(ThreadKey::new);

@@ -52,10 +52,10 @@ impl FaultClass {
     }
 }
 
-/// A sample counts as at most so many times the mean of its class.
+/// A sample counts as at most this multiple of the mean of its class.
 pub const OUTLIER_FACTOR: u64 = 8;
 
-/// A sample has one part in so many in the mean of its class, and in the mean of all.
+/// A sample moves the mean of its class by one part in `CLASS_WEIGHT`, and the mean of all by one in `TOTAL_WEIGHT`.
 const CLASS_WEIGHT: u64 = 16;
 const TOTAL_WEIGHT: u64 = 64;
 

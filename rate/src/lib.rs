@@ -6,10 +6,10 @@
 //! [`reservations`]; section 4.2 (page fault handling) is [`window_counter`], [`thread_counters`],
 //! [`shared_limits`], [`bookings`] and [`limiter`].
 //!
-//! Rule: this crate reads no clock and never waits. Time comes in as nanoseconds of any clock
-//! that goes back by less than a fault takes, so that no thread sees a period twice, and
-//! decisions come out; so a simulation runs the code that a pager runs. What a fault passes is
-//! lock-free, allocates nothing, and may lie in memory that processes share.
+//! Rule: this crate reads no clock and never waits. It takes the time as nanoseconds of any clock
+//! that goes back by less than a fault takes, so that no thread sees a period twice, and returns
+//! decisions; so a simulation runs the code that a pager runs. The code that runs in a fault is
+//! lock-free, allocates nothing, and may use memory that processes share.
 
 pub mod bookings;
 pub mod equations;

@@ -14,7 +14,7 @@ use crate::thread_counters::{ThreadCounters, ThreadKey};
 use crate::units::TimeNs;
 use crate::window_counter::{MAX_BOOKED_AHEAD, WindowCounter};
 
-/// Most attempts while limits change meanwhile.
+/// Most attempts to check a fault while another process changes the limits.
 const MAX_ATTEMPTS: u32 = 64;
 
 /// The state of a suspended fault: its place among the waiting ones.
@@ -52,7 +52,7 @@ impl ChargeToken {
 /// The outcome of a fault's check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Decision {
-    /// When the fault has to retry; none where it is handled now.
+    /// When the fault has to retry; `None` where it is handled now.
     pub until: Option<TimeNs>,
     /// The token to retry with.
     pub token: ChargeToken,
@@ -184,8 +184,8 @@ impl<'a> Limiter<'a> {
         }
     }
 
-    /// Counts up to `want` more pages that come with a thread's fault at `now`. Each counts as a
-    /// fault of its own, and none is waited for.
+    /// Counts up to `want` more pages that a thread's fault at `now` brings in. Each page counts as a
+    /// fault of its own; pages beyond the limit are not granted, and never wait.
     pub fn charge_extra(&self, task: ThreadKey, now: TimeNs, want: u32) -> ExtraPages {
         let snapshot = self.limits.snapshot();
         let length = snapshot.limits.fault_period;
@@ -220,7 +220,7 @@ impl<'a> Limiter<'a> {
         more
     }
 
-    /// Takes back pages of [`Limiter::charge_extra`], counted at `now`, that did not come.
+    /// Takes back pages of [`Limiter::charge_extra`], counted at `now`, that the fault did not bring in.
     pub fn refund(&self, task: ThreadKey, now: TimeNs, count: u32) {
         let snapshot = self.limits.snapshot();
         if !snapshot.limits.is_limited() || count == 0 {

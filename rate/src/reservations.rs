@@ -40,12 +40,12 @@ pub enum OverCommitted {
     /// The reservation would leave the faults less than their promised floor.
     #[error(
         "cannot reserve {asked}: {there} can be reserved; of the {total} for reservations and faults, {reserved} are \
-         reserved and {faults} are kept for page faults (the more of {floor} faults in every {period:?} for each of {tasks}, at \
-         {unit} ns a fault, and of what comes with disk time); ask for less, or end a program with a reservation",
+         reserved and {faults} are kept for page faults (the larger of {floor} faults in every {period:?} for each of {tasks}, at \
+         {unit} ns a fault, and the processor time that comes with disk time); ask for less, or end a program with a reservation",
         unit = fault_unit, period = Duration::from_nanos(*fault_period)
     )]
     Reservation {
-        /// Its task.pc.
+        /// The task.pc that was requested.
         asked: Capacity,
         /// What is left for reservations.
         there: Capacity,
@@ -70,7 +70,7 @@ pub enum OverCommitted {
          reserved and {paging} come with disk time already; ask for less, or end a program with a reservation"
     )]
     Paging {
-        /// What would come with it.
+        /// The processor time that was requested.
         asked: Capacity,
         /// What is left.
         there: Capacity,
@@ -78,7 +78,7 @@ pub enum OverCommitted {
         total: Capacity,
         /// The sum of task.pc.
         reserved: Capacity,
-        /// Promised with disk time so far.
+        /// Processor time that comes with disk time already.
         paging: Capacity,
     },
     /// The floors of one more task would not fit.
@@ -113,7 +113,7 @@ pub struct ReservationTable {
     fault_unit: TimeNs,
     tasks: BTreeMap<TaskId, Task>,
     next: u64,
-    /// Promised with disk time, for the faults that use it: a part of system.fault_pc.
+    /// Processor time that comes with disk time, for the faults that use the disk: a part of system.fault_pc.
     paging: Capacity,
 }
 
@@ -142,7 +142,7 @@ impl ReservationTable {
         self.total
     }
 
-    /// Sets the cost of a fault as measured since.
+    /// Sets the measured cost of a fault.
     pub fn set_fault_unit(&mut self, fault_unit: TimeNs) {
         self.fault_unit = fault_unit.max(1);
     }
@@ -160,7 +160,7 @@ impl ReservationTable {
             .count() as u32
     }
 
-    /// The least system.fault_pc: the cost of so many tasks' floors, or what comes with disk time.
+    /// The least system.fault_pc: the cost of the floors of `tasks` tasks, or the time that comes with disk time.
     fn min_fault_pc(&self, tasks: u32) -> Capacity {
         let faults = u64::from(tasks) * u64::from(FAULT_FLOOR);
         fault_pc(faults, self.fault_period, self.fault_unit).max(self.paging)
@@ -212,7 +212,7 @@ impl ReservationTable {
                 })
             };
         }
-        // Room for the floor of at least one task, which may come later.
+        // Room for the floor of at least one task, which may be admitted later.
         let tasks = tasks.max(1);
         let faults = self.min_fault_pc(tasks);
         if fits(reserved.plus(task.pc), faults, self.total) {
@@ -241,7 +241,7 @@ impl ReservationTable {
         Ok(self.restore(task))
     }
 
-    /// Enters a task that was admitted before, without a check.
+    /// Adds a task that was admitted before, without a check.
     pub fn restore(&mut self, task: Task) -> TaskId {
         let id = TaskId(self.next);
         self.next += 1;
@@ -261,7 +261,7 @@ impl ReservationTable {
         !fits(self.pc(), least, self.total)
     }
 
-    /// task.fault_limit of a task; none where it has a reservation, or is not in the table.
+    /// task.fault_limit of a task; `None` where the task has a reservation, or is not in the table.
     pub fn limit_of(&self, id: TaskId) -> Option<u32> {
         let task = self.tasks.get(&id)?;
         if task.pc != Capacity::ZERO {

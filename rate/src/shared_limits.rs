@@ -3,8 +3,8 @@
 //! A tree of processes has one set, which its owner changes at any time (section 4.1: "we adjust
 //! the system.fault_limit dynamically") and each fault reads. Each change has a number, the
 //! *generation*, which the counter carries too: a fault that read the old limits can no longer
-//! count by them, and one that sleeps by them is woken and checked again. A process that ends while
-//! faults of its own are booked ahead begins a generation, too: they would hold their places.
+//! count by them, and a fault that sleeps by them is woken and checked again. When a process ends whose
+//! faults are booked ahead, a new generation begins, too, since those bookings would stay.
 
 use crate::fault_unit::{self, FaultUnits};
 use crate::units::TimeNs;
@@ -17,12 +17,12 @@ const NEAR_PARTS: u32 = 16;
 
 /// Returns true if a measured limit `now` is within a 16th of what it `was`, which may then stay.
 /// The cost of faults is measured all the time and never comes out quite the same; each change of
-/// a limit wakes all faults that sleep by it. Zero, no limit, is near to no other.
+/// a limit wakes all faults that sleep by it. Zero means no limit, and is near zero only.
 pub fn is_near(now: u32, was: u32) -> bool {
     now.abs_diff(was) <= was / NEAR_PARTS
 }
 
-/// Fault limits of a tree. A limit of zero is none.
+/// Fault limits of a tree. Zero stands for no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FaultLimits {
     /// task.fault_period and system.fault_period; zero where nothing is limited.
@@ -72,11 +72,11 @@ pub struct SharedLimits<'a> {
 /// The limits that one fault reads.
 #[derive(Clone, Copy, Debug)]
 pub struct Snapshot {
-    /// Their values.
+    /// The values of the limits.
     pub limits: FaultLimits,
-    /// Their generation.
+    /// The generation of the limits.
     pub generation: u32,
-    /// The period length's.
+    /// The [`reciprocal`] of the period's length.
     reciprocal: u64,
 }
 
@@ -96,7 +96,7 @@ impl<'a> SharedLimits<'a> {
         self.generation
     }
 
-    /// Returns true if anything is limited: all that a fault reads where nothing is.
+    /// Returns true if anything is limited. Where nothing is, a fault reads only this word.
     pub fn is_limited(&self) -> bool {
         self.words[PERIOD].load(Relaxed) != 0
     }
@@ -120,7 +120,7 @@ impl<'a> SharedLimits<'a> {
 
     /// Puts limits in force. Faults handled in the current period count towards them, so that a raised limit has room at
     /// once, and a lowered one only where it is not reached. (After another period length, those of the period that it cuts
-    /// short.) One caller at a time, which then wakes all sleepers on the generation. Returns true if the limits changed.
+    /// short.) The caller holds off others, and wakes all sleepers on the generation afterwards. Returns true if the limits changed.
     pub fn set(&self, limits: FaultLimits, now: TimeNs) -> bool {
         let limits = FaultLimits {
             task_limit: limits.task_limit.min(crate::thread_counters::MAX_COUNT),
@@ -147,10 +147,10 @@ impl<'a> SharedLimits<'a> {
         true
     }
 
-    /// Ends all bookings, where faults are booked ahead: those that still wait are booked again from
-    /// the next period on. For places of faults that are never handled, since their process has
-    /// ended. The current period is full, or none would be booked ahead. Callers as of
-    /// [`SharedLimits::set`]. Returns true if there were bookings.
+    /// Ends all bookings, where faults are booked ahead: the faults that still wait are booked again from
+    /// the next period on. This frees the bookings of faults that are never handled, since their process
+    /// has ended. The current period stays full, since only a full period has faults booked ahead. Callers
+    /// as of [`SharedLimits::set`]. Returns true if there were bookings.
     pub fn end_bookings(&self, now: TimeNs) -> bool {
         let snapshot = self.snapshot();
         if !snapshot.limits.is_limited() || !snapshot.counts_tree() {
@@ -166,8 +166,8 @@ impl<'a> SharedLimits<'a> {
         is_booked
     }
 
-    /// Ends the generation in force: no fault that read its limits counts any more. The next one goes on from what
-    /// `carry` makes of the count.
+    /// Ends the generation in force: no fault that read its limits counts any more. The next generation starts with the
+    /// count that `carry` returns.
     fn close_generation(&self, carry: impl Fn(WindowCounter) -> WindowCounter) {
         let next = self.generation.load(Relaxed).wrapping_add(1);
         let word = &self.words[COUNT];
@@ -195,7 +195,7 @@ impl<'a> SharedLimits<'a> {
         FaultUnits::new(&self.words[UNITS..WORDS])
     }
 
-    /// Changes the tree's counter under a snapshot's limits. None where they are no longer in
+    /// Changes the tree's counter under a snapshot's limits. Returns `None` where these are no longer in
     /// force.
     pub fn update<T>(
         &self,
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_below_16_is_near_itself_only_and_no_limit_is_near_none() {
+    fn a_limit_below_16_is_near_itself_only_and_zero_is_near_zero_only() {
         assert!(is_near(15, 15) && !is_near(14, 15) && !is_near(16, 15));
         assert!(is_near(0, 0) && !is_near(1, 0) && !is_near(0, 1000));
         assert!(!is_near(u32::MAX, 0) && !is_near(0, u32::MAX));

@@ -2,8 +2,8 @@
 //!
 //! The paper's task is a thread here, known by its id. The word holds the id, too, so that a new
 //! thread finds its own word or takes an expired one, and a thread that ends needs no cleanup.
-//! Where all words that a thread may use are taken it shares one: the two threads then have the
-//! limit of one.
+//! Where all words that a thread may use are taken it shares a word with another thread: the two then
+//! have the limit of one thread.
 
 use crate::window_counter::WindowCounter;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -52,7 +52,7 @@ impl ThreadKey {
         self.0
     }
 
-    /// The words of a table that the thread may use, the first first.
+    /// The words of a table that the thread may use, in the order of probing.
     pub(crate) fn words_of(self, table: &[AtomicU64]) -> impl Iterator<Item = &AtomicU64> {
         let first = self.0.wrapping_mul(0x9E37_79B1) as usize >> 8;
         let mask = table.len() - 1;
@@ -110,9 +110,9 @@ impl<'a> ThreadCounters<'a> {
                 return (at, seen);
             }
             // The phases of two threads' periods differ by less than one period.
-            let near = [period.wrapping_sub(1), period, period + 1];
-            let live = word.key != 0 && near.iter().any(|period| word.is_of(*period));
-            if !live && free.is_none() {
+            let unexpired = [period.wrapping_sub(1), period, period + 1];
+            let is_live = word.key != 0 && unexpired.iter().any(|period| word.is_of(*period));
+            if !is_live && free.is_none() {
                 free = Some((at, seen));
             }
         }

@@ -35,7 +35,7 @@ impl Capacity {
     /// No capacity.
     pub const ZERO: Self = Self(0);
 
-    /// `runtime` in every `period`, rounded up: a reservation gets no less than it asked for.
+    /// `runtime` in every `period`, rounded up: a reservation gets no less than was requested.
     ///
     /// # Panics
     /// For a period of zero, which no [`Reservation`] has.
@@ -81,7 +81,7 @@ impl Default for Utilization {
 }
 
 impl Utilization {
-    /// From a number above 0 and up to 1, else none.
+    /// From a number above 0 and up to 1; `None` for any other.
     pub fn new(share: f64) -> Option<Self> {
         let thousandths = (share * 1000.0).round();
         (1.0..=1000.0)
@@ -89,7 +89,7 @@ impl Utilization {
             .then_some(Self(thousandths as u16))
     }
 
-    /// That part of so many processors: the 1 of the equations.
+    /// This part of `processors`: the 1 of the equations.
     pub fn of_processors(self, processors: u32) -> Capacity {
         Capacity(u64::from(processors) * u64::from(self.0) * (WHOLE / 1000))
     }
@@ -101,7 +101,7 @@ impl fmt::Display for Utilization {
     }
 }
 
-/// Processor time in every period that a program reserves.
+/// The processor time that a program reserves in every period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reservation {
     runtime: Duration,
@@ -117,10 +117,10 @@ pub enum InvalidReservation {
     /// A runtime of zero.
     #[error("invalid runtime: zero, which reserves nothing; leave the reservation out")]
     NoRuntime,
-    /// A runtime below what a scheduler keeps.
+    /// A runtime shorter than a scheduler can guarantee.
     #[error("invalid runtime: {runtime:?} is too short for a scheduler; expected at least {MIN:?}, in a longer period if need be", MIN = Reservation::MIN_RUNTIME)]
     TooShort {
-        /// As asked.
+        /// As requested.
         runtime: Duration,
     },
     /// A runtime longer than its period.
@@ -128,21 +128,21 @@ pub enum InvalidReservation {
         "invalid runtime: {runtime:?} is longer than its period of {period:?}; expected at most the period"
     )]
     Overrun {
-        /// As asked.
+        /// As requested.
         runtime: Duration,
-        /// As asked.
+        /// As requested.
         period: Duration,
     },
-    /// A period that no scheduler keeps.
+    /// A period that no scheduler can guarantee.
     #[error("invalid period: {period:?}; expected {MIN:?} to {MAX:?}", MIN = Reservation::MIN_PERIOD, MAX = Reservation::MAX_PERIOD)]
     Period {
-        /// As asked.
+        /// As requested.
         period: Duration,
     },
 }
 
 impl Reservation {
-    /// Shortest runtime: with less, a program spends most of it on being switched in and out, and
+    /// Shortest runtime: a program would spend most of a shorter one on being switched in and out, and
     /// a tick of the kernel is longer.
     pub const MIN_RUNTIME: Duration = Duration::from_micros(100);
     /// Shortest period: below it switching is most of the work.

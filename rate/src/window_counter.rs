@@ -31,7 +31,7 @@ impl PeriodClock {
         Self::known(length, reciprocal(length))
     }
 
-    /// The same, with the length's [`reciprocal`] given. A wrong reciprocal gives wrong periods,
+    /// As [`PeriodClock::new`], with the length's [`reciprocal`] given. A wrong reciprocal gives wrong periods,
     /// but never fails.
     pub fn known(length: TimeNs, reciprocal: u64) -> Self {
         Self {
@@ -77,7 +77,7 @@ pub struct WindowCounter {
     pub count: u32,
 }
 
-/// Most periods ahead that a booking can be: with more, the counter is from another clock.
+/// Most periods that a booking can be ahead: a counter further ahead is from another clock.
 pub const MAX_BOOKED_AHEAD: u64 = 1 << 16;
 
 impl WindowCounter {
@@ -111,7 +111,7 @@ impl WindowCounter {
     }
 
     /// Counts up to `want` faults in period `now`, as many as `limit` leaves room for where no
-    /// fault is booked ahead. Returns how many.
+    /// fault is booked ahead. Returns the number counted.
     pub fn take(self, now: u64, limit: u32, want: u32) -> (Self, u32) {
         let at = self.at(now);
         let room = if at.period == now {

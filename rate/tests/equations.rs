@@ -63,7 +63,7 @@ fn tasks() -> impl Strategy<Value = Vec<Task>> {
 }
 
 #[test]
-fn time_that_comes_with_a_disk_is_neither_reserved_nor_promised_twice() {
+fn processor_time_that_comes_with_disk_time_is_neither_reserved_nor_promised_twice() {
     let half = Capacity(500_000_000);
     let mut table = ReservationTable::new(Capacity(1_000_000_000), 100 * MS, 5_000);
     table.check_paging(half).unwrap();
@@ -77,7 +77,7 @@ fn time_that_comes_with_a_disk_is_neither_reserved_nor_promised_twice() {
         why.contains("0.500 processors come with disk time"),
         "{why}"
     );
-    // Faults use that time, so it is no less for them.
+    // Faults use that time, so their limit is as before.
     assert_eq!(table.fault_limit(), 10_000);
     table.remove(player);
     table.check_paging(half).unwrap();
@@ -147,8 +147,8 @@ proptest! {
         }
         for index in leaving {
             if !there.is_empty() {
-                let gone = there.swap_remove(index.index(there.len()));
-                prop_assert!(table.remove(gone) && !table.remove(gone));
+                let removed = there.swap_remove(index.index(there.len()));
+                prop_assert!(table.remove(removed) && !table.remove(removed));
                 check(&table);
             }
         }

@@ -245,7 +245,7 @@ proptest! {
             tree_limit: count + beyond,
             system_limit: 0,
         };
-        // Demand exceeds supply all the time, and no thread is a whole period late.
+        // Demand always exceeds supply, and no thread is a whole period late.
         threads.iter_mut().for_each(|thread| thread.think_time = thread.think_time % (period / 100) + 1);
         let seen = simulate(limits, &mut threads, 40 * period, &|due| due % (period / 8));
         // Threads' periods are out of phase with the tree's: two of the tree's contain one.
@@ -321,7 +321,7 @@ fn a_changed_limit_counts_from_the_current_period() {
 }
 
 #[test]
-fn faults_wait_for_no_place_of_an_ended_process_once_bookings_end() {
+fn faults_do_not_wait_behind_the_bookings_of_an_ended_process_once_bookings_end() {
     let memory = Memory::new(64);
     let limits = FaultLimits {
         fault_period: 10 * MS,
@@ -331,8 +331,11 @@ fn faults_wait_for_no_place_of_an_ended_process_once_bookings_end() {
     memory.limits().set(limits, 0);
     let (limiter, now) = (memory.limiter(), 100 * MS);
     let fault = |key, token| limiter.page_fault(ThreadKey::new(key), now, token);
-    assert!(!memory.limits().end_bookings(now), "none is booked ahead");
-    // The first two are handled; eight of the others' places are an ended process's.
+    assert!(
+        !memory.limits().end_bookings(now),
+        "no fault is booked ahead"
+    );
+    // The first two are handled; the other eight bookings belong to a process that has ended.
     let dead: Vec<_> = (0..10).map(|i| fault(i, ChargeToken::default())).collect();
     let waiting = fault(10, ChargeToken::default());
     assert_eq!(dead[9].until, Some(now + 40 * MS));
