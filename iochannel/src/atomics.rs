@@ -1,4 +1,4 @@
-//! The shared words, or under loom its models of them.
+//! The atomic types of the shared words: std's, or loom's in its tests.
 
 #[cfg(all(test, loom))]
 pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, fence};

@@ -3,7 +3,7 @@
 use crate::bitset::BitSet;
 use crate::geometry::MAX_PAGES;
 
-/// The free page buffers: known to the client alone.
+/// The free page buffers. The server does not know them.
 pub(crate) struct BufferPool {
     free: BitSet<{ MAX_PAGES / 64 }>,
     left: usize,
@@ -18,8 +18,8 @@ impl BufferPool {
         }
     }
 
-    /// Takes as many as fit in `to`, or none. The lowest ones, so that few are ever used and
-    /// neighbours are often adjacent. Returns true if it took them.
+    /// Fills `to` with free buffers, or takes no buffer if too few are free. It takes the lowest numbers, so that
+    /// few buffers are ever touched, and often adjacent ones. Returns true if it took them.
     pub fn take(&mut self, to: &mut [u16]) -> bool {
         if to.len() > self.left {
             return false;

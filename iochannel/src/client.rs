@@ -34,7 +34,7 @@ const RECHECK_INTERVAL: Timespec = Timespec {
     tv_nsec: 0,
 };
 
-/// How often it checks where no server can ring: the server's end of its bell is closed.
+/// How often a client checks while no server can ring: the server's end of the client's bell is closed.
 const DEAD_SERVER_POLL: Duration = Duration::from_millis(1);
 
 /// An operation.
@@ -45,7 +45,7 @@ struct PendingOp {
     /// The caller's memory.
     pieces: *const IoVec,
     count: usize,
-    /// Page buffers, one for each piece, once it is submitted.
+    /// Page buffers, one for each piece, once the operation is submitted.
     pages: [u16; MAX_RUN],
     /// The error of an operation that fails without having been submitted.
     failed: Errno,
@@ -64,7 +64,7 @@ pub struct ChannelClient {
     bell: ManuallyDrop<OwnedFd>,
     /// Requests were submitted since the server was last rung.
     needs_ring: bool,
-    /// Whether the last requests had to wake the server.
+    /// True if the last requests had to wake the server.
     rang: bool,
     /// The thread that faulted, if the thread that submits serves it; 0 if not.
     waiter: u32,
@@ -113,8 +113,8 @@ impl ChannelClient {
         })
     }
 
-    /// Fails operations with `EPIPE` once the server has died and `has_successor` is false: no other one will have
-    /// this channel. Nothing but servers has the other end of the bell.
+    /// Fails operations with `EPIPE` once the server has died and `has_successor` is false: no other server will take
+    /// over this channel. Only servers have the other end of the bell.
     pub fn fail_without(&mut self, has_successor: Arc<AtomicBool>) {
         self.has_successor = has_successor;
     }
@@ -124,7 +124,7 @@ impl ChannelClient {
         self.ops.len()
     }
 
-    /// Begins operation number `op`, which is not in flight: moves the pieces, whole pages and page
+    /// Starts operation number `op`, which is not in flight: moves the pieces, whole pages and page
     /// aligned, at most [`MAX_RUN`], to or from `offset`, a multiple of the page size. The server
     /// sees it after [`ChannelClient::flush`]. An invalid one completes at once with `EINVAL`.
     ///
@@ -137,10 +137,10 @@ impl ChannelClient {
         pending.pieces = pieces.as_ptr();
         pending.count = pieces.len();
         let whole = |piece: &IoVec| piece.len == PAGE && piece.start.addr().is_multiple_of(PAGE);
-        let can_be = (1..=MAX_RUN).contains(&pieces.len())
+        let is_valid = (1..=MAX_RUN).contains(&pieces.len())
             && pieces.iter().all(whole)
             && offset.is_multiple_of(PAGE as u64);
-        if !can_be || self.dead.is_some() {
+        if !is_valid || self.dead.is_some() {
             pending.failed = self.dead.unwrap_or(Errno::INVAL);
             return self.failed.insert(op);
         }
@@ -166,13 +166,13 @@ impl ChannelClient {
                 }
             }
         }
-        let ask = RawRequest {
+        let request = RawRequest {
             op: pending.op.code(),
             count: pending.count as u32,
             offset: pending.offset,
             pages: pending.pages,
         };
-        self.queue.submit(op, &ask);
+        self.queue.submit(op, &request);
         self.needs_ring = true;
         true
     }
@@ -208,7 +208,7 @@ impl ChannelClient {
     /// if that pays ([`AdaptivePoll`]), then sleeps.
     ///
     /// After this returned, with or without an operation, [`ChannelClient::poll_fd`] becomes
-    /// readable when there is another.
+    /// readable when another operation has completed.
     pub fn reap(&mut self, wait: bool) -> Option<(usize, i32)> {
         loop {
             if let Some(op) = self.failed.pop() {
@@ -225,7 +225,7 @@ impl ChannelClient {
                 continue;
             }
             if self.queue.in_flight().is_empty() {
-                // Polling may have taken what it was rung for: a thread that watches the bell would not sleep.
+                // Polling may have reaped what the bell rang for: a thread that polls the bell would not sleep.
                 if !wait {
                     drain_bell(self.bell.as_fd());
                 }
@@ -253,11 +253,16 @@ impl ChannelClient {
         if self.queue.in_flight().len() != 1 {
             return None;
         }
-        let may_come = Self::is_server_awake;
-        AdaptivePoll::poll(self, |client| &mut client.poll, Self::reap_ready, may_come)
+        let may_complete = Self::is_server_awake;
+        AdaptivePoll::poll(
+            self,
+            |client| &mut client.poll,
+            Self::reap_ready,
+            may_complete,
+        )
     }
 
-    /// Returns true if the server was awake when the last requests came, and still is: polling for
+    /// Returns true if the server was awake when the last requests were submitted, and still is: polling for
     /// their completions may pay. A server that had to be woken may wait for this very processor.
     pub fn is_server_awake(&self) -> bool {
         !self.rang && !self.queue.words.server.is_set()
@@ -271,7 +276,7 @@ impl ChannelClient {
     /// Completes an operation: copies its data out and frees its buffers.
     fn complete(&mut self, op: usize, result: i32) -> i32 {
         let pending = &self.ops[op];
-        // Whole pages: what continues after a short result is page aligned again.
+        // Whole pages: the caller continues after a short result at a page boundary.
         let pages = (result.max(0) as usize / PAGE).min(pending.count);
         if pending.op == Op::Read {
             for at in 0..pages {
@@ -348,7 +353,7 @@ impl Drop for ChannelClient {
     fn drop(&mut self) {
         // In a fork's child the descriptors' numbers may be other files', and the channel is the parent's.
         if self.fork_guard.is_same_process() {
-            // With something in flight the server closes the channel when it hears of it from elsewhere.
+            // With operations in flight the server closes the channel when its tenant requests it.
             if self.queue.in_flight().is_empty() && self.parked.is_empty() && self.dead.is_none() {
                 self.queue.end();
                 self.needs_ring = true;

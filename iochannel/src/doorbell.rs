@@ -45,7 +45,7 @@ impl Doorbell {
         }
     }
 
-    /// A descriptor of it, for a client or for the tenant to keep.
+    /// A new descriptor of the doorbell, for a client or for the tenant to keep.
     pub fn share(&self) -> Result<OwnedFd, ChannelError> {
         fcntl_dupfd_cloexec(&self.0, 0).map_err(needs("a descriptor of the doorbell"))
     }
@@ -75,7 +75,7 @@ impl AsFd for Doorbell {
     }
 }
 
-/// ChannelClient: rings the server's doorbell. An error means that the doorbell no longer exists.
+/// For the client: rings the server's doorbell. An error means that the doorbell no longer exists.
 pub(crate) fn ring_server(doorbell: BorrowedFd<'_>) -> Result<(), Errno> {
     match rustix::io::retry_on_intr(|| rustix::io::write(doorbell, &1u64.to_ne_bytes())) {
         // Full: rung often and not drained.
@@ -93,19 +93,19 @@ pub(crate) fn bell_pair() -> Result<(OwnedFd, OwnedFd), ChannelError> {
     Ok((server, client))
 }
 
-/// Checks that a descriptor can be rung, and closed, without blocking. It receives nothing from now on.
+/// Checks that a descriptor can be rung, and closed, without blocking, and shuts it down for reading.
 pub(crate) fn check_bell(fd: impl AsFd) -> Result<(), ChannelError> {
-    let right = socket_domain(&fd) == Ok(AddressFamily::UNIX)
+    let is_bell = socket_domain(&fd) == Ok(AddressFamily::UNIX)
         && socket_type(&fd) == Ok(SocketType::STREAM)
         && getpeername(&fd).is_ok()
         && shutdown(&fd, Shutdown::Read).is_ok()
         && ioctl_fionread(&fd) == Ok(0)
         && !holds_descriptors(fd.as_fd());
     let what = "a client's bell";
-    right.then_some(()).ok_or(ChannelError::NotABell { what })
+    is_bell.then_some(()).ok_or(ChannelError::NotABell { what })
 }
 
-/// Returns true if descriptors wait in a socket: a byte out of band that was read leaves those that came with it.
+/// Returns true if a socket holds descriptors: those sent with an out-of-band byte stay after the byte is read.
 fn holds_descriptors(fd: BorrowedFd<'_>) -> bool {
     let shown = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", fd.as_raw_fd()));
     let shown = shown.unwrap_or_default();
@@ -115,12 +115,12 @@ fn holds_descriptors(fd: BorrowedFd<'_>) -> bool {
     count.any(|count| count.trim() != "0")
 }
 
-/// ChannelServer: rings a client's bell. Best effort: a closed or saturated bell affects only the client.
+/// For the server: rings a client's bell. Best effort: a closed or saturated bell affects only the client.
 pub(crate) fn ring_client(bell: impl AsFd) {
     let _ = send(bell, &[1], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
 }
 
-/// ChannelClient: drains its bell.
+/// For the client: drains its bell.
 pub(crate) fn drain_bell(bell: impl AsFd) {
     let mut rings = [0; 64];
     let _ = recv(bell, &mut rings, RecvFlags::DONTWAIT);
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_can_leave_nothing_in_a_bell_whose_closing_blocks() {
+    fn a_client_cannot_leave_a_descriptor_in_a_bell_whose_close_blocks() {
         let (_server, client) = bell_pair().unwrap();
         assert_eq!(send(&client, &[1], SendFlags::NOSIGNAL), Err(Errno::PIPE));
         let (unix, stream) = (AddressFamily::UNIX, SocketType::STREAM);
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bell_that_keeps_descriptors_of_a_byte_out_of_band_is_refused() {
+    fn a_bell_that_holds_descriptors_of_an_out_of_band_byte_is_refused() {
         use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, sendmsg};
         let (unix, stream) = (AddressFamily::UNIX, SocketType::STREAM);
         let (forged, other) = socketpair(unix, stream, SocketFlags::CLOEXEC, None).unwrap();
@@ -187,7 +187,7 @@ mod tests {
         assert!(sent.push(SendAncillaryMessage::ScmRights(&fds)));
         let byte = [std::io::IoSlice::new(&[1])];
         if sendmsg(&other, &byte, &mut sent, SendFlags::OOB).is_err() {
-            return eprintln!("skipped: this kernel has no bytes out of band here");
+            return eprintln!("skipped: this kernel has no out-of-band bytes of UNIX sockets");
         }
         recv(&forged, &mut [0], RecvFlags::OOB).unwrap();
         assert_eq!(ioctl_fionread(&forged), Ok(0));

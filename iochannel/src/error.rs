@@ -14,7 +14,7 @@ pub enum ChannelError {
         /// The system's error.
         errno: Errno,
     },
-    /// The descriptor is of no memory that can be sealed.
+    /// The descriptor is not a memfd that can be sealed.
     #[error("invalid descriptor for an IO channel's memory: no memfd of small pages")]
     NotMemory,
     /// The other side could truncate the memory, or add seals that forbid its use.
@@ -27,12 +27,14 @@ pub enum ChannelError {
         seals: u32,
     },
     /// The memory's size does not match its header.
-    #[error("the memory passed as an IO channel has {there} bytes, and its header requires {said}")]
+    #[error(
+        "the memory passed as an IO channel has {there} bytes, and its header requires {required}"
+    )]
     Size {
         /// Bytes of the memory.
         there: u64,
         /// Bytes of the geometry in its header, or of the smallest channel.
-        said: u64,
+        required: u64,
     },
     /// The header is of another program or version.
     #[error(
@@ -47,7 +49,7 @@ pub enum ChannelError {
     /// The header's geometry is invalid.
     #[error("invalid IO channel header: {0}")]
     ChannelGeometry(#[from] GeometryError),
-    /// A client has used it before.
+    /// A client has used the channel before.
     #[error("the IO channel has been used by another client; request a new one from the server")]
     Used,
     /// The descriptor is of another kind.

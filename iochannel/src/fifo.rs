@@ -3,14 +3,14 @@
 use crate::atomics::AtomicU32;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
-/// Capacity in numbers: each slot is in it once, or twice after a server's death.
+/// Capacity in slot numbers: a FIFO holds each slot once, or twice after a server's death.
 pub(crate) const CAPACITY: usize = 256;
 
-/// In the place of a slot's number, the last that the client puts: it uses the channel no longer.
+/// The number that the client puts last, in place of a slot's: it no longer uses the channel.
 pub(crate) const END: usize = u32::MAX as usize;
 
-/// The shared part: how many numbers were ever put, and the last of them. Only the reader knows
-/// its own position.
+/// The shared part: the count of all numbers ever put, and the last [`CAPACITY`] of them. Only the reader
+/// knows its own position.
 #[derive(Clone, Copy)]
 pub(crate) struct Fifo<'a> {
     tail: &'a AtomicU32,
@@ -42,7 +42,7 @@ impl<'a> Fifo<'a> {
         self.tail
     }
 
-    /// The number at a position: any number at all, where the writer is not trusted.
+    /// The number at a position; not validated, since the writer may be untrusted.
     pub fn at(&self, at: u32) -> usize {
         self.word(at).load(Relaxed) as usize
     }

@@ -51,9 +51,9 @@ pub struct ChannelGeometry {
      to {MAX_PAGES} pages"
 )]
 pub struct GeometryError {
-    /// Requests asked for.
+    /// Requests, as requested.
     pub slots: usize,
-    /// Pages asked for.
+    /// Pages, as requested.
     pub pages: usize,
 }
 
@@ -70,7 +70,7 @@ impl ChannelGeometry {
         })
     }
 
-    /// For `depth` concurrent requests, each of a run, as far as there are page buffers: the other
+    /// For `depth` concurrent requests of [`MAX_RUN`] pages each, up to [`MAX_PAGES`] page buffers: further
     /// requests wait in the client. Only pages that are ever used take memory.
     pub fn for_depth(depth: usize) -> Self {
         let slots = depth.clamp(1, MAX_SLOTS);

@@ -58,7 +58,7 @@ struct Channel {
     bell: Bell,
 }
 
-// SAFETY: what the model is to prove; loom finds an interleaving where it does not hold.
+// SAFETY: this is what the model proves; loom reports an interleaving where it does not hold.
 unsafe impl Sync for Channel {}
 // SAFETY: as above.
 unsafe impl Send for Channel {}
@@ -240,7 +240,7 @@ fn a_successor_leaves_no_request_waiting_wherever_its_predecessor_died() {
 }
 
 fn die_and_be_replaced(channel: &Channel, death: Death) {
-    let mut answered = 0;
+    let mut completed = 0;
     let mut first = ServiceQueue::recover(channel.words());
     if let Some(request) = first.take(std::ptr::null_mut(), PAGES).unwrap() {
         let slot = usize::from(request.slot);
@@ -251,12 +251,12 @@ fn die_and_be_replaced(channel: &Channel, death: Death) {
             }
             Death::Unpublished => {
                 channel.slots[slot].complete(channel.serve(slot));
-                answered += 1;
+                completed += 1;
             }
             Death::Unrung => {
                 assert!(first.complete(slot, channel.serve(slot)));
                 let _ = channel.client.take();
-                answered += 1;
+                completed += 1;
             }
         }
     }
@@ -264,5 +264,5 @@ fn die_and_be_replaced(channel: &Channel, death: Death) {
     let mut second = ServiceQueue::recover(channel.words());
     channel.client.clear();
     channel.bell.ring();
-    channel.run(&mut second, 2 - answered);
+    channel.run(&mut second, 2 - completed);
 }

@@ -6,7 +6,7 @@
 //! and writes directly. Each side sleeps on a file descriptor, and is rung only when its word in
 //! the memory shows that it sleeps.
 //!
-//! A request is in its slot, whose state word is the one truth:
+//! A request is in its slot, whose state word is authoritative:
 //!
 //! | state | meaning | set by |
 //! |---|---|---|
@@ -19,12 +19,12 @@
 //! since reads and writes of pages are idempotent until the client reaps them; and it publishes
 //! done slots again. The client waits, and notices nothing else.
 //!
-//! A client that drops its end with nothing in flight puts one number more, which is no slot's and
-//! stays the last: the server, or its successor, closes the channel when it comes to that.
+//! A client that drops its end with nothing in flight puts one last number, which names no slot: the
+//! server, or its successor, closes the channel when it reads that number.
 //!
 //! The memory is a memfd that the server made and sealed, so that its size is certain. Its pages
 //! are allocated when they are first touched, by the client that writes or by the device that
-//! reads, hence on the server's account at most: 2 MiB a channel.
+//! reads, hence charged to the server in the worst case: 2 MiB a channel.
 //!
 //! Rules: a [`ChannelServer`] trusts nothing it reads. It reads a word once, validates the copy,
 //! and acts on that; a client can corrupt its own channel and nothing else. A [`ChannelClient`] is

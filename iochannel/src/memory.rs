@@ -64,8 +64,8 @@ impl ChannelMemory {
         let least = ChannelGeometry::for_depth(1).bytes() as u64;
         let most = ChannelGeometry::for_depth(usize::MAX).bytes() as u64;
         if !(least..=most).contains(&there) {
-            let said = least;
-            return Err(ChannelError::Size { there, said });
+            let required = least;
+            return Err(ChannelError::Size { there, required });
         }
         let region = WiredMemory::attach(&fd, there as usize).map_err(needs("a mapping"))?;
         let word = |at| region.slice::<AtomicU32>(at, 1)[0].load(Ordering::Relaxed);
@@ -76,8 +76,8 @@ impl ChannelMemory {
         }
         let geometry = ChannelGeometry::new(word(at::SLOTS) as usize, word(at::PAGES) as usize)?;
         if geometry.bytes() as u64 != there {
-            let said = geometry.bytes() as u64;
-            return Err(ChannelError::Size { there, said });
+            let required = geometry.bytes() as u64;
+            return Err(ChannelError::Size { there, required });
         }
         Ok(Self { region, geometry })
     }

@@ -1,4 +1,4 @@
-//! A request in the server's hands: copied out of the shared memory, and validated.
+//! A request as the server uses it: copied out of the shared memory, and validated.
 
 use crate::geometry::MAX_RUN;
 use crate::slot::RawRequest;
@@ -15,7 +15,7 @@ pub struct IoVec {
 }
 
 impl IoVec {
-    /// None.
+    /// An empty range.
     pub const EMPTY: Self = Self {
         start: std::ptr::null_mut(),
         len: 0,
@@ -48,11 +48,11 @@ impl Op {
     }
 }
 
-/// A client's request. Its offset is valid for a file, but not yet checked against the bounds of
-/// the client's own.
+/// A client's request. Its offset is valid for any file, but not yet checked against the size of the
+/// client's file.
 #[derive(Clone, Copy, Debug)]
 pub struct Request {
-    /// Its slot, which its completion names.
+    /// The request's slot, which [`crate::ChannelServer::complete`] takes.
     pub slot: u16,
     /// Read or write.
     pub op: Op,
@@ -133,7 +133,7 @@ impl Request {
     }
 }
 
-/// A client has written what no client of ours writes into its channel, and is to be disconnected.
+/// A client has violated the protocol in its channel, and is to be disconnected.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ProtocolError {
     /// More requests in the FIFO than there are slots.
@@ -236,11 +236,11 @@ mod tests {
     proptest! {
         #[test]
         fn no_request_leaves_the_channels_pages(
-            op: u32, small in 0u32..4, tell: bool, count in 0u32..40, offset: u64, aligned: bool,
+            op: u32, small in 0u32..4, is_small: bool, count in 0u32..40, offset: u64, aligned: bool,
             pages in prop::array::uniform32(0u16..80), buffers in MAX_RUN..64usize,
         ) {
             let offset = if aligned { offset >> 2 & !4095 } else { offset };
-            let op = if tell { small } else { op };
+            let op = if is_small { small } else { op };
             let raw = RawRequest { op, count, offset, pages };
             if let Ok(request) = Request::validate(0, &raw, BASE, buffers) {
                 let mut len = 0;

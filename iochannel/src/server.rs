@@ -61,10 +61,10 @@ impl ChannelServer {
     /// tenant kept and may have forged: anything but a sealed channel is refused.
     /// [`ChannelServer::take`] returns first what the predecessor left incomplete, in order.
     ///
-    /// The predecessor must be gone before this is called, and its I/O with it: what it still
-    /// wrote into page buffers could end up in another request's. A process has ended its I/O by
-    /// io_uring when its last descriptors are closed, which a lock that it held on the disk's file
-    /// shows.
+    /// The predecessor and all its I/O must have ended before this is called: its I/O could still write
+    /// into page buffers that belong to another request by now. The io_uring I/O of a process has ended
+    /// when its last descriptors are closed; the release of the lock that it held on the disk's file
+    /// shows that.
     ///
     /// Refused descriptors are left to the caller to close, since closing may block.
     pub fn attach(memory: impl AsFd, server_bell: impl AsFd) -> Result<Self, ChannelError> {
@@ -97,8 +97,8 @@ impl ChannelServer {
             .take(self.memory.pages(), self.memory.geometry.pages())
     }
 
-    /// Returns true if the client has dropped its end in order: the channel is to be closed. Known once
-    /// there was nothing to take.
+    /// Returns true if the client has dropped its end with nothing in flight: the channel is to be closed.
+    /// Valid once [`ChannelServer::take`] has returned no request.
     pub fn has_ended(&self) -> bool {
         self.queue.has_ended()
     }
@@ -140,13 +140,13 @@ impl ChannelServer {
 
     /// Before the server sleeps: from now on a request rings the doorbell. Returns false if there
     /// are requests, which are to be taken first. A client that corrupts its words may make this
-    /// return either.
+    /// return either value.
     pub fn arm(&self) -> bool {
         self.queue.words().server.set();
         !self.queue.has_pending()
     }
 
-    /// The server is awake, and checks the channel without being rung.
+    /// After the server has slept: it checks the channel without being rung from now on.
     pub fn disarm(&self) {
         self.queue.words().server.clear();
     }

@@ -15,14 +15,14 @@ pub(crate) struct ServiceQueue<'a> {
     read: u32,
     put: u32,
     in_flight: BitSet<{ MAX_SLOTS / 64 }>,
-    /// Slots that a predecessor left submitted, the first to serve last.
+    /// Slots that a predecessor left submitted, in reverse order of service.
     left: Vec<u16>,
-    /// The client uses the channel no longer.
+    /// The client no longer uses the channel.
     has_ended: bool,
 }
 
 impl<'a> ServiceQueue<'a> {
-    /// The queue of a new channel, or of one that another server has left.
+    /// The queue of a new channel, or of a channel that a predecessor has left.
     ///
     /// Submitted slots at FIFO positions before the tail are found here; a slot at the tail or
     /// after, which a client is submitting at this moment, comes through the FIFO. The tail is
@@ -47,7 +47,7 @@ impl<'a> ServiceQueue<'a> {
                         waiting.push((ago, number as u16));
                     }
                 }
-                // Published already, or not: the client knows.
+                // The predecessor may have published it: the client ignores a second number.
                 SlotState::Done { .. } => queue.publish(number),
                 SlotState::Free | SlotState::Invalid => {}
             }
@@ -112,7 +112,7 @@ impl<'a> ServiceQueue<'a> {
         !self.left.is_empty() || self.words.requests.tail() != self.read
     }
 
-    /// Returns true if the client uses the channel no longer: reliable when there is nothing to take.
+    /// Returns true if the client no longer uses the channel: reliable when there is no request to take.
     pub fn has_ended(&self) -> bool {
         self.has_ended
     }

@@ -4,7 +4,7 @@ use crate::fifo::Fifo;
 use crate::need_wakeup::WakeFlag;
 use crate::slot::RequestSlot;
 
-/// References into the memory, or into a model of it.
+/// References into a channel's memory, or into loom's model of it.
 #[derive(Clone, Copy)]
 pub(crate) struct SharedWords<'a> {
     /// Set while the server sleeps.

@@ -41,7 +41,7 @@ pub(crate) struct RequestSlot {
     state: AtomicU64,
     offset: AtomicU64,
     /// The operation, and the number of pages in the upper half.
-    what: AtomicU64,
+    op_and_count: AtomicU64,
     pages: [AtomicU64; MAX_RUN / IN_WORD],
 }
 
@@ -67,10 +67,10 @@ impl RequestSlot {
         }
     }
 
-    /// ChannelClient: publishes a request. Earlier writes to the page buffers are visible to the server.
+    /// For the client: publishes a request. Earlier writes to the page buffers are visible to the server.
     pub fn publish(&self, request: &RawRequest, position: u32) {
         self.offset.store(request.offset, Relaxed);
-        self.what.store(
+        self.op_and_count.store(
             u64::from(request.op) | u64::from(request.count) << 32,
             Relaxed,
         );
@@ -88,11 +88,11 @@ impl RequestSlot {
             .store(SUBMITTED | u64::from(position) << 32, Release);
     }
 
-    /// ChannelServer, for a slot whose state it has read: reads the request, each word once.
+    /// For the server, which has read the slot's state: reads the request, each word once.
     pub fn request(&self) -> RawRequest {
-        let what = self.what.load(Relaxed);
+        let op_and_count = self.op_and_count.load(Relaxed);
         let mut pages = [0; MAX_RUN];
-        let count = ((what >> 32) as usize).min(MAX_RUN);
+        let count = ((op_and_count >> 32) as usize).min(MAX_RUN);
         for (word, pages) in self.pages.iter().zip(pages[..count].chunks_mut(IN_WORD)) {
             let packed = word.load(Relaxed);
             for (at, page) in pages.iter_mut().enumerate() {
@@ -100,21 +100,21 @@ impl RequestSlot {
             }
         }
         RawRequest {
-            op: what as u32,
-            count: (what >> 32) as u32,
+            op: op_and_count as u32,
+            count: (op_and_count >> 32) as u32,
             offset: self.offset.load(Relaxed),
             pages,
         }
     }
 
-    /// ChannelServer: publishes a completion. Earlier writes to the page buffers are visible to the
+    /// For the server: publishes a completion. Earlier writes to the page buffers are visible to the
     /// client.
     pub fn complete(&self, result: i32) {
         self.state
             .store(DONE | u64::from(result as u32) << 32, Release);
     }
 
-    /// ChannelClient: frees the slot after reaping its completion.
+    /// For the client: frees the slot after reaping its completion.
     pub fn free(&self) {
         self.state.store(FREE, Release);
     }

@@ -14,7 +14,7 @@ pub(crate) struct SubmissionQueue<'a> {
     put: u32,
     read: u32,
     in_flight: BitSet<{ MAX_SLOTS / 64 }>,
-    /// Slots to check whatever the FIFO holds: it overflowed, or nothing completed for long.
+    /// Slots to check regardless of the FIFO: it overflowed, or nothing completed for long.
     suspects: BitSet<{ MAX_SLOTS / 64 }>,
 }
 
@@ -49,7 +49,7 @@ impl<'a> SubmissionQueue<'a> {
         self.put = self.put.wrapping_add(1);
     }
 
-    /// Puts the end of the channel: no request follows. Nothing is in flight; the caller rings as for a request.
+    /// Puts [`END`] into the FIFO: no request follows. Nothing is in flight; the caller rings as for a request.
     #[cfg(not(all(test, loom)))]
     pub fn end(&mut self) {
         self.words.requests.put(self.put, END);
@@ -100,7 +100,7 @@ impl<'a> SubmissionQueue<'a> {
     }
 
     /// The result in a slot. A server's successor publishes again what its predecessor may have
-    /// published: so a slot in the FIFO need not be in flight, nor done.
+    /// published: so a slot in the FIFO need be neither in flight nor done.
     fn on_completion(&mut self, slot: usize) -> Option<i32> {
         if slot >= self.words.slots.len() || !self.in_flight.has(slot) {
             return None;

@@ -23,12 +23,12 @@ unsafe impl wired::Plain for ChannelThreads {}
 pub struct ClaimedThreads {
     /// The thread that submitted.
     pub submitter: u32,
-    /// The thread that faulted, if another one.
+    /// The thread that faulted, if that is another one.
     pub waiter: u32,
 }
 
 impl ChannelThreads {
-    /// The calling thread submits, and `waiter` waits behind it.
+    /// Publishes the calling thread as submitter, and the thread `waiter` that waits behind it.
     pub fn publish(&self, waiter: u32) {
         let submitter = rustix::thread::gettid().as_raw_nonzero().get() as u32;
         let word = u64::from(submitter) | u64::from(waiter) << 32;

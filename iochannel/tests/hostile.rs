@@ -39,7 +39,7 @@ const NUMBERS: usize = 1024 / 4;
 const SLOT: usize = PAGE / 4;
 const NEXT_SLOT: usize = 128 / 4;
 /// Offset in a slot, after its state.
-const TICKET: usize = 1;
+const POSITION: usize = 1;
 const OFFSET: usize = 2;
 const OP: usize = 4;
 const COUNT: usize = 5;
@@ -167,7 +167,7 @@ fn scribble(rng: &mut Rng, words: &[AtomicU32], geometry: ChannelGeometry) {
             // Two page buffers in each word, the first seldom past the last.
             (PAGES..PAGES + MAX_RUN / 2).for_each(|at| set(slot + at, meaningful(rng) % 48));
             set(slot + PAGES, meaningful(rng) % 52);
-            set(slot + TICKET, tail);
+            set(slot + POSITION, tail);
             set(slot, 1);
             set(NUMBERS + tail as usize % 256, number as u32);
             set(TAIL, tail.wrapping_add(1));
@@ -181,7 +181,7 @@ fn scribble(rng: &mut Rng, words: &[AtomicU32], geometry: ChannelGeometry) {
 #[test]
 fn each_protocol_error_is_distinguished() {
     let geometry = ChannelGeometry::new(8, 48).unwrap();
-    let lie = |at: usize, value: u32| {
+    let error_of = |at: usize, value: u32| {
         let (mut server, ends) = create(geometry).unwrap();
         let words = map(&ends.memory, geometry);
         for (at, value) in [(SLOT, 1), (SLOT + COUNT, 1), (TAIL, 1), (at, value)] {
@@ -195,32 +195,32 @@ fn each_protocol_error_is_distinguished() {
     let (slot, slots) = (0, 8);
     for pending in [9, u32::MAX] {
         assert_eq!(
-            lie(TAIL, pending),
+            error_of(TAIL, pending),
             ProtocolError::Overrun { pending, slots }
         );
     }
-    assert_eq!(lie(NUMBERS, 8), ProtocolError::Slot { slot: 8, slots });
-    assert_eq!(lie(NUMBERS, 3), ProtocolError::State { slot: 3 });
-    assert_eq!(lie(SLOT, 2), ProtocolError::State { slot });
-    assert_eq!(lie(SLOT + TICKET, 7), ProtocolError::State { slot });
-    assert_eq!(lie(SLOT + OP, 2), ProtocolError::Op { slot, op: 2 });
+    assert_eq!(error_of(NUMBERS, 8), ProtocolError::Slot { slot: 8, slots });
+    assert_eq!(error_of(NUMBERS, 3), ProtocolError::State { slot: 3 });
+    assert_eq!(error_of(SLOT, 2), ProtocolError::State { slot });
+    assert_eq!(error_of(SLOT + POSITION, 7), ProtocolError::State { slot });
+    assert_eq!(error_of(SLOT + OP, 2), ProtocolError::Op { slot, op: 2 });
     for count in [0, 33] {
-        let said = ProtocolError::Count { slot, count };
-        assert_eq!(lie(SLOT + COUNT, count as u32), said);
+        let expected = ProtocolError::Count { slot, count };
+        assert_eq!(error_of(SLOT + COUNT, count as u32), expected);
     }
     let (page, pages) = (48, 48);
     assert_eq!(
-        lie(SLOT + PAGES, 48),
+        error_of(SLOT + PAGES, 48),
         ProtocolError::Page { slot, page, pages }
     );
     let offset = 512;
     assert_eq!(
-        lie(SLOT + OFFSET, 512),
+        error_of(SLOT + OFFSET, 512),
         ProtocolError::Offset { slot, offset }
     );
     let offset = 1 << 63;
     assert_eq!(
-        lie(SLOT + OFFSET + 1, 1 << 31),
+        error_of(SLOT + OFFSET + 1, 1 << 31),
         ProtocolError::Offset { slot, offset }
     );
 }
@@ -230,15 +230,15 @@ fn a_slot_submitted_again_before_its_completion_is_refused() {
     let geometry = ChannelGeometry::new(8, 48).unwrap();
     let (mut server, ends) = create(geometry).unwrap();
     let words = map(&ends.memory, geometry);
-    let ask = |ticket: u32| {
-        let slot = [(SLOT + COUNT, 1), (SLOT + TICKET, ticket), (SLOT, 1)];
-        for (at, value) in slot.into_iter().chain([(TAIL, ticket + 1)]) {
+    let submit = |position: u32| {
+        let slot = [(SLOT + COUNT, 1), (SLOT + POSITION, position), (SLOT, 1)];
+        for (at, value) in slot.into_iter().chain([(TAIL, position + 1)]) {
             words[at].store(value, Ordering::Relaxed);
         }
     };
-    ask(0);
+    submit(0);
     server.take().unwrap().unwrap();
-    ask(1);
+    submit(1);
     assert_eq!(
         server.take().unwrap_err(),
         ProtocolError::InFlight { slot: 0 }

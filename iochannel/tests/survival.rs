@@ -19,7 +19,7 @@ fn serve_in_a_child(kept: &KeptFds, disk: &Disk) -> i32 {
     // SAFETY: the child serves, and is killed.
     let pid = unsafe { libc::fork() };
     if pid == 0 {
-        let (mut server, doorbell) = kept.succeed();
+        let (mut server, doorbell) = kept.attach_successor();
         serve(&mut server, &doorbell, disk, &AtomicBool::new(false));
         // SAFETY: ends the child.
         unsafe { libc::_exit(1) };
@@ -76,7 +76,7 @@ fn no_operation_is_lost_or_wrong_while_servers_are_killed() {
 }
 
 #[test]
-fn operations_wait_for_a_successor_until_there_will_be_none() {
+fn operations_wait_for_a_successor_and_fail_once_there_will_be_no_other() {
     let (server, _doorbell, mut client, kept) = channel(ChannelGeometry::new(OPS, 32).unwrap());
     let has_successor = Arc::new(AtomicBool::new(true));
     client.fail_without(has_successor.clone());
@@ -126,7 +126,7 @@ fn requests_that_a_server_left_are_served_in_the_order_of_submission() {
     assert_eq!(taken, [4, 1, 3]);
     assert!(first.complete(1, PAGE as i32));
     drop(first);
-    let (mut second, _) = kept.succeed();
+    let (mut second, _) = kept.attach_successor();
     assert!(readable(client.poll_fd()));
     let mut left = Vec::new();
     while let Some(request) = second.take().unwrap() {
@@ -136,9 +136,9 @@ fn requests_that_a_server_left_are_served_in_the_order_of_submission() {
     }
     assert_eq!(left, [4, 3, 0, 2]);
     second.notify_completions();
-    let mut over: Vec<_> = std::iter::from_fn(|| client.reap(false)).collect();
-    over.sort();
-    assert!(over.into_iter().eq((0..5).map(|op| (op, PAGE as i32))));
+    let mut completed: Vec<_> = std::iter::from_fn(|| client.reap(false)).collect();
+    completed.sort();
+    assert!(completed.into_iter().eq((0..5).map(|op| (op, PAGE as i32))));
 }
 
 #[test]
@@ -176,7 +176,7 @@ fn forged_memory_is_refused_before_it_is_touched() {
         fd
     };
     let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
-    // A fault on a huge page may find none free.
+    // A fault in huge pages may find no free huge page.
     let huge = MemfdFlags::ALLOW_SEALING | MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB;
     match memfd_create("forged", huge) {
         Ok(fd) => {
@@ -241,7 +241,7 @@ fn a_channel_has_one_client() {
 }
 
 #[test]
-fn the_copy_in_the_child_of_a_fork_closes_nothing() {
+fn dropping_the_copy_in_a_forks_child_closes_no_descriptor() {
     let (mut server, doorbell, mut client, kept) = channel(ChannelGeometry::for_depth(2));
     let (disk, end) = (Disk::new(4), AtomicBool::new(false));
     // SAFETY: the child drops its copy and checks descriptors.

@@ -21,7 +21,7 @@ fn written_pages_are_read_back() {
             (20 * PAGE) as i32
         );
         assert!(out == back);
-        // Beyond the disk's end there is less, reported in whole pages.
+        // A transfer past the disk's end moves less, reported in whole pages.
         assert_eq!(
             transfer(&mut client, false, &mut back, 60),
             (4 * PAGE) as i32
@@ -54,7 +54,7 @@ fn more_operations_than_page_buffers_wait_their_turn_and_complete() {
                 unsafe { client.begin(op, write, list, (op * MAX_RUN * PAGE) as u64) };
             }
             client.flush();
-            let mut over: Vec<usize> = (0..64)
+            let mut completed: Vec<usize> = (0..64)
                 .map(|_| {
                     let (op, result) = client.reap(true).unwrap();
                     assert_eq!(result as usize, lists[op].len() * PAGE);
@@ -62,8 +62,8 @@ fn more_operations_than_page_buffers_wait_their_turn_and_complete() {
                 })
                 .collect();
             assert_eq!(client.reap(true), None);
-            over.sort();
-            assert!(over.into_iter().eq(0..64));
+            completed.sort();
+            assert!(completed.into_iter().eq(0..64));
             for (op, all) in memory.iter().enumerate() {
                 assert!(*all == pages(all.len(), 100 * op as u64));
             }
@@ -77,7 +77,7 @@ fn invalid_operations_complete_with_an_error() {
     let (_server, _doorbell, mut client, _kept) = channel(ChannelGeometry::for_depth(4));
     let mut memory = pages(MAX_RUN + 1, 0);
     let good = pieces(&mut memory);
-    let crooked = [IoVec::page(good[0].start.wrapping_add(8))];
+    let unaligned = [IoVec::page(good[0].start.wrapping_add(8))];
     let short = [IoVec {
         start: good[0].start,
         len: 512,
@@ -85,7 +85,7 @@ fn invalid_operations_complete_with_an_error() {
     for (list, offset) in [
         (&good[..], 0),
         (&good[..0], 0),
-        (&crooked, 0),
+        (&unaligned, 0),
         (&short, 0),
         (&good[..1], 512),
     ] {
@@ -147,23 +147,23 @@ fn the_doorbell_rings_only_while_the_server_sleeps() {
     let (mut server, doorbell, mut client, _kept) = channel(ChannelGeometry::for_depth(4));
     let mut memory = pages(1, 0);
     let list = pieces(&mut memory);
-    let ask = |client: &mut ChannelClient, op| {
+    let submit = |client: &mut ChannelClient, op| {
         // SAFETY: the page outlives the operations: the server completes them with errors.
         unsafe { client.begin(op, false, &list, 0) };
         client.flush();
     };
-    ask(&mut client, 0);
+    submit(&mut client, 0);
     assert!(!readable(&doorbell));
     assert!(!server.arm(), "a request is pending");
     server.take().unwrap().unwrap();
     assert!(server.arm());
-    ask(&mut client, 1);
-    ask(&mut client, 2);
+    submit(&mut client, 1);
+    submit(&mut client, 2);
     assert!(readable(&doorbell));
     doorbell.drain();
     assert!(!readable(&doorbell), "rung once");
     server.disarm();
-    ask(&mut client, 3);
+    submit(&mut client, 3);
     assert!(!readable(&doorbell));
     assert!(server.has_pending());
 }
@@ -184,11 +184,11 @@ enum Step {
         count: usize,
     },
     /// The server takes all requests and completes some, in any order.
-    Answer {
+    Complete {
         pick: usize,
         outcome: Outcome,
     },
-    Hear,
+    Reap,
     Replace,
 }
 
@@ -198,8 +198,8 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         6 => (any::<bool>(), 0usize..4, 1..=MAX_RUN)
             .prop_map(|(write, first, count)| Step::Begin { write, first, count }),
-        6 => (any::<usize>(), outcome).prop_map(|(pick, outcome)| Step::Answer { pick, outcome }),
-        4 => Just(Step::Hear),
+        6 => (any::<usize>(), outcome).prop_map(|(pick, outcome)| Step::Complete { pick, outcome }),
+        4 => Just(Step::Reap),
         1 => Just(Step::Replace),
     ]
 }
@@ -209,23 +209,23 @@ const OPS: usize = 8;
 /// An operation of the model.
 struct PendingOp {
     write: bool,
-    place: usize,
+    first_page: usize,
     memory: Vec<Page>,
     list: Vec<IoVec>,
     /// The expected result, once the server has completed it.
-    answer: Option<i32>,
+    expected: Option<i32>,
 }
 
 struct Model {
     server: Option<ChannelServer>,
     taken: Vec<Request>,
-    jobs: Vec<Option<PendingOp>>,
+    pending: Vec<Option<PendingOp>>,
     disk: Disk,
     seed: u64,
 }
 
 impl Model {
-    fn answer(&mut self, pick: usize, outcome: Outcome) {
+    fn complete(&mut self, pick: usize, outcome: Outcome) {
         let server = self.server.as_mut().unwrap();
         while let Some(request) = server.take().unwrap() {
             self.taken.push(request);
@@ -241,12 +241,15 @@ impl Model {
             // Half a page more than is reported.
             Outcome::Short => (self.disk.serve(&request) / 2).max(PAGE as i32 / 2),
         };
-        let told = match result {
+        let reported = match result {
             0.. => result / PAGE as i32 * PAGE as i32,
             _ => result,
         };
-        let job = self.jobs[usize::from(request.slot)].as_mut().unwrap();
-        assert!(job.answer.replace(told).is_none(), "submitted twice");
+        let pending = self.pending[usize::from(request.slot)].as_mut().unwrap();
+        assert!(
+            pending.expected.replace(reported).is_none(),
+            "submitted twice"
+        );
         assert!(server.complete(request.slot, result));
         assert!(!server.complete(request.slot, result), "completed once");
         server.notify_completions();
@@ -254,17 +257,17 @@ impl Model {
 
     /// Checks a completed operation's data.
     fn check(&mut self, op: usize, result: i32) {
-        let mut job = self.jobs[op].take().expect("under way");
-        assert_eq!(Some(result), job.answer);
+        let mut pending = self.pending[op].take().expect("in flight");
+        assert_eq!(Some(result), pending.expected);
         let mut there = vec![Page([0; PAGE]); result.max(0) as usize / PAGE];
         for (at, page) in there.iter_mut().enumerate() {
-            let offset = ((job.place + at) * PAGE) as u64;
+            let offset = ((pending.first_page + at) * PAGE) as u64;
             rustix::io::pread(&self.disk.0, &mut page.0[..], offset).unwrap();
         }
-        assert!(job.memory[..there.len()] == there[..]);
-        if !job.write {
-            let rest = job.memory.split_off(there.len());
-            let before = pages(job.list.len(), self.seed_of(op));
+        assert!(pending.memory[..there.len()] == there[..]);
+        if !pending.write {
+            let rest = pending.memory.split_off(there.len());
+            let before = pages(pending.list.len(), self.seed_of(op));
             assert!(
                 rest == before[there.len()..],
                 "pages that were not read are unchanged"
@@ -288,42 +291,42 @@ proptest! {
         let mut model = Model {
             server: Some(server),
             taken: Vec::new(),
-            jobs: (0..OPS).map(|_| None).collect(),
+            pending: (0..OPS).map(|_| None).collect(),
             disk: Disk::new(OPS * 64),
             seed: 0,
         };
         for step in steps {
             match step {
                 Step::Begin { write, first, count } => {
-                    let Some(op) = model.jobs.iter().position(Option::is_none) else { continue };
+                    let Some(op) = model.pending.iter().position(Option::is_none) else { continue };
                     model.seed += 1000;
                     let seed = if write { model.seed } else { model.seed_of(op) };
                     let mut memory = pages(count, seed);
                     let list = pieces(&mut memory);
                     // Each operation has its own part of the disk, so that order does not matter.
-                    let place = op * 64 + first;
-                    model.jobs[op] = Some(PendingOp { write, place, memory, list, answer: None });
-                    let list = &model.jobs[op].as_ref().unwrap().list;
-                    // SAFETY: pages and list stay in the job until the operation completes.
-                    unsafe { client.begin(op, write, list, (place * PAGE) as u64) };
+                    let first_page = op * 64 + first;
+                    model.pending[op] = Some(PendingOp { write, first_page, memory, list, expected: None });
+                    let list = &model.pending[op].as_ref().unwrap().list;
+                    // SAFETY: pages and list stay in the model until the operation completes.
+                    unsafe { client.begin(op, write, list, (first_page * PAGE) as u64) };
                     client.flush();
                 }
-                Step::Answer { pick, outcome } => model.answer(pick, outcome),
-                Step::Hear => {
+                Step::Complete { pick, outcome } => model.complete(pick, outcome),
+                Step::Reap => {
                     if let Some((op, result)) = client.reap(false) {
                         model.check(op, result);
                     }
                 }
                 Step::Replace => {
-                    // Its requests in flight go to its successor.
+                    // The successor serves the requests in flight.
                     model.taken.clear();
                     drop(model.server.take());
-                    model.server = Some(kept.succeed().0);
+                    model.server = Some(kept.attach_successor().0);
                 }
             }
         }
-        while model.jobs.iter().any(Option::is_some) {
-            model.answer(0, Outcome::Serve);
+        while model.pending.iter().any(Option::is_some) {
+            model.complete(0, Outcome::Serve);
             while let Some((op, result)) = client.reap(false) {
                 model.check(op, result);
             }
@@ -342,7 +345,7 @@ fn a_client_that_is_dropped_ends_its_channel() {
     unsafe { client.begin(0, true, &list, 0) };
     client.flush();
     let request = server.take().unwrap().expect("a request");
-    assert!(server.arm(), "nothing else is there");
+    assert!(server.arm(), "nothing else is pending");
     server.complete(request.slot, PAGE as i32);
     assert_eq!(client.reap(true), Some((0, PAGE as i32)));
     assert!(server.take().unwrap().is_none() && !server.has_ended());

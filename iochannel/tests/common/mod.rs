@@ -18,7 +18,7 @@ pub const PAGE: usize = 4096;
 pub struct Page(pub [u8; PAGE]);
 
 impl Page {
-    /// The page that `seed` stands for.
+    /// A page whose contents derive from `seed`.
     pub fn of(seed: u64) -> Self {
         let mut page = Self([0; PAGE]);
         for (at, word) in page.0.chunks_mut(8).enumerate() {
@@ -51,8 +51,8 @@ pub struct KeptFds {
 }
 
 impl KeptFds {
-    /// A successor and its doorbell.
-    pub fn succeed(&self) -> (ChannelServer, Doorbell) {
+    /// A successor of the server, and its doorbell.
+    pub fn attach_successor(&self) -> (ChannelServer, Doorbell) {
         let server = ChannelServer::attach(duplicate(&self.memory), duplicate(&self.server_bell));
         let doorbell = Doorbell::attach(duplicate(&self.doorbell));
         (server.unwrap(), doorbell.unwrap())
