@@ -20,7 +20,7 @@ pub fn call(number: c_long, args: [usize; 6]) -> SyscallResult {
         _ => args[0] <= libc::SECCOMP_SET_MODE_FILTER as usize,
     };
     if installs {
-        pi::forgo_inheritance();
+        pi::disable_inheritance();
         if address_space::is_active() {
             // The last that waited so has the lock, and releases it by such an operation.
             drop(address_space::lock());
@@ -32,11 +32,11 @@ pub fn call(number: c_long, args: [usize; 6]) -> SyscallResult {
         INSTALLED.store(true, Ordering::SeqCst);
     } else if installs && !INSTALLED.load(Ordering::SeqCst) {
         // A program that only asks if it could.
-        pi::resume_inheritance();
+        pi::enable_inheritance();
     }
     // Another thread may have undone it meanwhile.
     if installs && INSTALLED.load(Ordering::SeqCst) {
-        pi::forgo_inheritance();
+        pi::disable_inheritance();
     }
     answer
 }

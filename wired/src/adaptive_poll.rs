@@ -1,7 +1,7 @@
 //! Polling for a completion before sleeping, as long as polling pays.
 //!
-//! A sleeper has to be woken, across processors mostly. Where the wake-up must take a processor
-//! out of a halt, in a virtual machine above all, it costs as much as a fast disk's read of a
+//! A sleeper has to be woken, mostly on another processor. Where the wake-up must take that processor
+//! out of a halt, above all in a virtual machine, it costs as much as a fast disk's read of a
 //! page: a read through a server took 107 us where both sides slept and 67 us where they polled
 //! (`selfpage bench qos --only overhead`). So a client with one request in flight polls for its
 //! completion while the server is awake, on the faulting thread's time. (The server polls for
@@ -35,16 +35,16 @@ pub struct AdaptivePoll {
 }
 
 impl AdaptivePoll {
-    /// Longest poll: within it a fast disk completes a read.
+    /// Longest poll: a fast disk completes a read in that time.
     pub const MAX_POLL: Duration = Duration::from_micros(200);
 
     /// A gap between two probes that shows that another thread had the processor: longer than an
     /// interrupt takes in a virtual machine.
     pub const PREEMPTED: Duration = Duration::from_micros(50);
 
-    /// Calls `probe` on `waiter` until it returns a completion, if the waiter's `state` finds
-    /// polling worth it, and as long as the completion `may_come`. A wait in which it may not come
-    /// is not counted.
+    /// Calls `probe` on `waiter` until it returns a completion, if the waiter's `state` decides that
+    /// polling pays, and as long as `may_come` returns true. A wait is not counted if `may_come` returns
+    /// false at its start.
     pub fn poll<S, T>(
         waiter: &mut S,
         state: impl Fn(&mut S) -> &mut Self,

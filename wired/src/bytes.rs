@@ -1,10 +1,10 @@
-//! Bytes of wired memory, of one owner.
+//! A byte slice in wired memory, with one owner.
 
 use crate::memory::WiredMemory;
 use rustix::io;
 use std::ops::{Deref, DerefMut};
 
-/// Bytes that one owner reads and writes, of a fixed number.
+/// A byte slice of fixed length in wired memory.
 pub struct WiredBytes(WiredMemory);
 
 impl WiredBytes {

@@ -1,10 +1,10 @@
 //! The clocks that a fault reads, as one number of nanoseconds: it fits an atomic word and means
-//! the same to every process that shares the word. (`Instant` suits what stays within a process.)
+//! the same to every process that shares the word. (`Instant` suits times that stay within a process.)
 //!
 //! A time namespace (`unshare --time`, a container that was restored elsewhere) adds an offset to the
-//! monotonic clock of its processes. [`now`] takes it away again, so that processes of several
-//! namespaces share times. [`prepare`] reads the offset: no process that has a pager can enter a
-//! namespace but as the child of a fork, since `setns` demands that its memory is no other process's.
+//! monotonic clock of its processes. [`now`] subtracts the offset, so that processes of several
+//! namespaces share times. [`prepare`] reads the offset: a process that has a pager can enter a namespace
+//! only as the child of a fork, since `setns` requires that no other process shares its memory.
 //!
 //! Both are inlined. The monotonic one is read in user space (rustix calls the kernel's vDSO itself,
 //! so no program's function stands in between); the thread's own takes a system call. A reading
@@ -24,7 +24,7 @@ static NAMESPACE_OFFSET: AtomicU64 = AtomicU64::new(0);
 /// Finds the vDSO for [`now`], and the offset of the time namespace, by system calls and files. A
 /// process calls this before it shares times with others, at its start or as the child of a fork, and
 /// before it filters its system calls: later the vDSO would not be found, and each reading would be
-/// a system call. Without /proc the offset stays: the parent's in the child of a fork, else none.
+/// a system call. Without /proc the offset stays: that of the parent in the child of a fork, else zero.
 pub fn prepare() {
     if let Some(offset) = namespace_offset() {
         NAMESPACE_OFFSET.store(offset, Ordering::Relaxed);
@@ -39,8 +39,8 @@ pub fn now() -> u64 {
     nanos(clock_gettime(ClockId::Monotonic)).wrapping_sub(offset)
 }
 
-/// As [`now`], by a system call: for a program's thread, which may not be allowed to read the processor's counter
-/// (PR_SET_TSC).
+/// As [`now`], by a system call: for a program's thread, which PR_SET_TSC may forbid to read the processor's
+/// counter.
 pub fn now_by_call() -> u64 {
     let mut time = Timespec {
         tv_sec: 0,
@@ -53,15 +53,15 @@ pub fn now_by_call() -> u64 {
     nanos(time).wrapping_sub(NAMESPACE_OFFSET.load(Ordering::Relaxed))
 }
 
-/// The offset of the time namespace, as /proc has it. None where /proc does not show it.
+/// The offset of the time namespace by /proc; `None` where /proc does not show it.
 fn namespace_offset() -> Option<u64> {
     let mut text = [0; 256];
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
     let file = openat(CWD, "/proc/self/timens_offsets", flags, Mode::empty()).ok()?;
     let used = read(&file, &mut text).ok()?;
     let offset = monotonic_offset(std::str::from_utf8(&text[..used]).ok()?)?;
-    // The file is about the children. Before Linux 6.1 a program executed after `unshare` stays in
-    // the namespace before.
+    // The file shows the offsets of the children's namespace. Before Linux 6.1 a program executed after
+    // `unshare` stays in the old namespace.
     let inode = |path: &str| stat(path).ok().map(|stat| stat.st_ino);
     let entered = offset == 0 || inode("/proc/self/ns/time") == inode(CHILDREN_NAMESPACE);
     entered.then_some(offset)
@@ -69,7 +69,7 @@ fn namespace_offset() -> Option<u64> {
 
 const CHILDREN_NAMESPACE: &str = "/proc/self/ns/time_for_children";
 
-/// From the lines of /proc/PID/timens_offsets: clock, seconds, nanoseconds.
+/// Parses the lines of /proc/PID/timens_offsets: clock, seconds, nanoseconds.
 fn monotonic_offset(lines: &str) -> Option<u64> {
     let mut words = lines
         .lines()
@@ -80,7 +80,7 @@ fn monotonic_offset(lines: &str) -> Option<u64> {
     Some(seconds.wrapping_mul(1_000_000_000).wrapping_add(nanos) as u64)
 }
 
-/// Nanoseconds of processor time that the calling thread has used. None where a sandbox forbids
+/// Nanoseconds of processor time that the calling thread has used; `None` where a sandbox forbids
 /// the system call.
 #[inline]
 pub fn thread_time() -> Option<u64> {
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn both_ways_read_one_clock() {
+    fn both_functions_read_the_same_clock() {
         let (before, by_call, after) = (now(), now_by_call(), now());
         assert!(before <= by_call && by_call <= after);
     }

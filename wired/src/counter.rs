@@ -1,7 +1,7 @@
-//! Statistics of paging, each a counter: the one list that the pager, `--stats` and data are made from.
+//! Statistics of paging, each a counter: the only list of them, from which the pager, `--stats` and the data are made.
 //!
 //! Each counter is a word of memory that outlives the process that counts (`selfpage::Counters`
-//! over the stats page of `link`), so the figures of a process that was killed are not lost.
+//! over the stats page of `link`), so the figures of a killed process are not lost.
 //!
 //! Units: a key ends with `_us` (microseconds), `_bytes` or `_pages` if the figure is one of these;
 //! any other figure counts events. The words keep their order for as long as one build runs: the
@@ -18,17 +18,17 @@ macro_rules! counters {
             /// Every counter, in the order in which they are shown.
             pub const ALL: &'static [Counter] = &[$(Counter::$name,)+];
 
-            /// Its name in text and data.
+            /// The counter's name in text and data.
             pub fn key(self) -> &'static str {
                 match self { $(Counter::$name => $key,)+ }
             }
 
-            /// How it adds up over the processes of a tree.
+            /// How the counter adds up over the processes of a tree.
             pub fn aggregation(self) -> Aggregation {
                 match self { $(Counter::$name => Aggregation::$aggregation,)+ }
             }
 
-            /// What it counts, in a few words.
+            /// What the counter counts, in a few words.
             pub fn description(self) -> &'static str {
                 match self { $(Counter::$name => concat!($($doc),+).trim_ascii(),)+ }
             }
@@ -39,11 +39,11 @@ macro_rules! counters {
 /// How a figure adds up over time and processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Aggregation {
-    /// A count: those of processes that have ended still count.
+    /// A count: it includes processes that have ended.
     Sum,
     /// A level: it ends with its process.
     Now,
-    /// A highest level: the highest of any process.
+    /// A peak: the highest of any process.
     Max,
 }
 
@@ -62,7 +62,7 @@ counters! {
     DiskWaitUs = "disk_wait_us" Sum,
     /// Faults answered from what readahead had read.
     ReadaheadHits = "readahead_hits" Sum,
-    /// Pages brought in with the page of a fault, because its stream wants them next.
+    /// Pages brought in with the page of a fault, because its stream predicts them next.
     Prefetched = "prefetched_pages" Sum,
     /// Pages that readahead read from the store.
     ReadaheadPages = "readahead_pages" Sum,
@@ -72,13 +72,13 @@ counters! {
     ReadaheadTrimmed = "readahead_trimmed_pages" Sum,
     /// Faults answered with a huge frame: 512 pages at once.
     HugeFaults = "huge_faults" Sum,
-    /// Faults that found the page there already.
+    /// Faults whose page was resident already.
     Spurious = "spurious_faults" Sum,
     /// Microseconds that faults took, each from the pager's having it until its page is there, waits included.
     FaultTimeUs = "fault_time_us" Sum,
     /// Faults that found no free frame and waited for one.
     FrameWaits = "frame_waits" Sum,
-    /// Microseconds that they waited.
+    /// Microseconds that faults waited for a frame.
     FrameWaitUs = "frame_wait_us" Sum,
     /// Pages taken out of the program's reach onto the standby list.
     Staged = "staged_pages" Sum,
@@ -102,7 +102,7 @@ counters! {
     FramesReleased = "released_pages" Sum,
     /// Faults that slept because their thread, or all threads, were past their limit.
     ThrottledFaults = "throttled_faults" Sum,
-    /// Microseconds that they slept.
+    /// Microseconds that faults slept because of a limit.
     ThrottledUs = "throttled_us" Sum,
     /// The most faults of one thread in one period, where that is limited.
     PeakTaskFaults = "peak_task_faults" Max,

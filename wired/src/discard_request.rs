@@ -1,8 +1,8 @@
 //! A request to a pager to drop the contents of pages that its program discards by a system call of
-//! its own (`madvise`): the pager has them in its store, where the kernel's call does not reach.
+//! its own (`madvise`): the pager has them in its store, which the kernel's call does not clear.
 //!
 //! The supervisor posts one request at a time, in words that both have mapped; the pager's evictor
-//! carries it out. All zero at first, as if one were done.
+//! serves it. Words that are all zero mean that no request is pending.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,7 +17,7 @@ pub struct DiscardRequest<'a> {
 }
 
 impl<'a> DiscardRequest<'a> {
-    /// In these words.
+    /// The requests in these words.
     pub fn new([start, len, posted, done]: &'a [AtomicU64; 4]) -> Self {
         Self {
             start,
@@ -27,19 +27,19 @@ impl<'a> DiscardRequest<'a> {
         }
     }
 
-    /// Posts the addresses whose contents are to go. The request before it is done.
+    /// Posts a range whose contents are to be dropped. The caller knows that the request before is done.
     pub fn post(&self, range: &Range<usize>) {
         self.start.store(range.start as u64, Ordering::Relaxed);
         self.len.store(range.len() as u64, Ordering::Relaxed);
         self.posted.fetch_add(1, Ordering::Release);
     }
 
-    /// Returns true if the pager has carried out what was posted.
+    /// Returns true if the pager has served the posted request.
     pub fn is_done(&self) -> bool {
         self.done.load(Ordering::Acquire) == self.posted.load(Ordering::Relaxed)
     }
 
-    /// Carries out what was posted, if `discard` returns true. Returns true if nothing is left to do.
+    /// Serves the posted request: it is done if `discard` returns true. Returns true if no request is pending then.
     pub fn serve(&self, discard: impl FnOnce(Range<usize>) -> bool) -> bool {
         let posted = self.posted.load(Ordering::Acquire);
         if posted == self.done.load(Ordering::Relaxed) {
@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_request_is_carried_out_once() {
+    fn a_request_is_served_once() {
         let words = [const { AtomicU64::new(0) }; 4];
         let request = DiscardRequest::new(&words);
         assert!(request.is_done());

@@ -1,6 +1,6 @@
 //! Detection of a copy made by fork.
 //!
-//! A process id does not tell a copy from the original: the child of a fork into a new PID
+//! A process id does not distinguish a copy from the original: the child of a fork into a new PID
 //! namespace may have its parent's. A page that the kernel wipes at fork does.
 
 use crate::{PAGE, WiredMemory};
@@ -14,7 +14,7 @@ impl ForkGuard {
     /// Marks the calling process.
     ///
     /// # Errors
-    /// The kernel's, where it maps no page or wipes none at fork.
+    /// The kernel's error, where it cannot map a page or wipe it at fork.
     pub fn new() -> Result<Self, Errno> {
         let guard = Self(WiredMemory::wiped_in_children(PAGE)?);
         guard.mark().store(1, Ordering::Relaxed);

@@ -1,7 +1,7 @@
 //! Memory and waiting that never page: the base that the pager itself stands on.
 //!
-//! The pager resolves faults. What it touches meanwhile must not fault on a stretch, and what it
-//! waits for must not need the program to run. So its tables come from this crate only: mappings
+//! The pager resolves faults. Memory that it touches meanwhile must not fault on a stretch, and its
+//! waits must not depend on the program's running. So its tables come from this crate only: mappings
 //! made by raw system calls (a preloaded library interposes `mmap`, and the pager must not call
 //! its own interposer), locks and waiting built on futexes alone (handler threads are raw clones
 //! without thread-local storage), both usable across processes.
@@ -47,16 +47,16 @@ pub use units::{Bytes, SizeError, Time, TimeError, parse_time};
 /// kernel with others.
 pub const PAGE: usize = 4096;
 
-/// Bytes that one page table of the kernel covers, or one huge page: what eviction takes at once.
+/// Bytes that one page table of the kernel covers, or one huge page: the most that one eviction takes.
 pub const HUGE_RANGE: usize = 2 << 20;
 
 /// Pages in a [`HUGE_RANGE`].
 pub const HUGE_RANGE_PAGES: usize = HUGE_RANGE / PAGE;
 
-/// What a pager gives as an argument that the kernel ignores, so that the tree's filter
-/// (`host::seccomp`) lets the call pass: the sixth of io_uring_setup, whose rings reach the store and
-/// never the program's memory, and the fourth of `madvise`, whose pages it knows of. A program that
-/// does the same harms only itself.
+/// An argument that the kernel ignores and that marks a pager's calls, so that the tree's filter
+/// (`host::seccomp`) lets them pass: the sixth of io_uring_setup, whose rings do I/O of the store and
+/// never of the program's memory, and the fourth of `madvise`, whose pages the pager accounts for. A
+/// program that passes the same value harms only itself.
 pub const PAGER_TAG: u64 = u64::from_le_bytes(*b"selfpage");
 
 /// Writes a word's own value back, which gives this process a private copy of the page. Atomic

@@ -64,7 +64,7 @@ impl<T> Lock<T> {
     ///
     /// # Safety
     /// No thread may hold or wait for the lock, and the value must be consistent: for the child
-    /// of a fork, whose other threads are gone.
+    /// of a fork, which has no other threads.
     pub unsafe fn reset(&self) {
         self.word.store(FREE, Ordering::Release);
     }

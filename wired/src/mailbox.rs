@@ -11,13 +11,13 @@ const PENDING: u32 = 1;
 /// The command is complete.
 const COMPLETED: u32 = 2;
 
-/// How often a sender looks again whether its command is complete.
+/// How often a sender checks that its command is complete, beside being woken.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// After how many of these times it checks that there is a receiver.
+/// Polls after which a sender checks that the receiver still exists.
 const CHECK_INTERVAL: u32 = 40;
 
-/// One command at a time.
+/// A mailbox for one command at a time.
 pub struct Mailbox<C> {
     sender: Lock<()>,
     /// [`EMPTY`], [`PENDING`] or [`COMPLETED`].
@@ -33,7 +33,7 @@ impl<C> Default for Mailbox<C> {
 }
 
 impl<C> Mailbox<C> {
-    /// Without a command.
+    /// An empty mailbox.
     pub const fn new() -> Self {
         Self {
             sender: Lock::new(()),
@@ -48,8 +48,8 @@ impl<C> Mailbox<C> {
         self.sender.lock()
     }
 
-    /// Passes a command to the receiver, which `wake` wakes, and waits for its result. Calls `check` seconds apart
-    /// meanwhile, which may end a process whose receiver is gone.
+    /// Passes a command to the receiver, which `wake` wakes, and waits for its result. Meanwhile calls `check` every two
+    /// seconds, which may end a process whose receiver has died.
     pub fn send(
         &self,
         _sender: &Guard<'_, ()>,
@@ -99,10 +99,10 @@ impl<C> Mailbox<C> {
         futex::wake_all(&self.state);
     }
 
-    /// Empties it in the child of a fork, whose other threads are gone: one may have sent a command.
+    /// Empties the mailbox in the child of a fork: a thread that only the parent has may have sent a command.
     pub fn reset_after_fork(&self) {
         self.state.store(EMPTY, Ordering::Release);
-        // SAFETY: no other thread runs yet; a command is whole, or none.
+        // SAFETY: the child has no other thread yet; the command is either complete or absent.
         unsafe {
             self.command.reset();
             self.sender.reset();
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sender_without_a_receiver_checks_for_one() {
+    fn a_sender_calls_its_check_while_no_receiver_handles_the_command() {
         let mailbox = Mailbox::<u32>::new();
         let check = || mailbox.handle(|command| command + 1);
         assert_eq!(mailbox.send(&mailbox.lock(), 1, || (), check), 2);

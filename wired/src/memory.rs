@@ -10,33 +10,33 @@ use std::ffi::c_void;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-/// A mapping that is unmapped when dropped. Zero until written; its pages are allocated as they
-/// are touched, so a sparse table costs what is used of it.
+/// A mapping that is unmapped when dropped. Zero until written; the kernel allocates its pages as they
+/// are touched, so a sparse table takes only the memory that is used of it.
 pub struct WiredMemory {
     start: NonNull<u8>,
     len: usize,
 }
 
-// SAFETY: the mapping is plain memory; what is shared through it is `Plain`.
+// SAFETY: the mapping is plain memory; the types that are shared through it are `Plain`.
 unsafe impl Send for WiredMemory {}
 // SAFETY: as above.
 unsafe impl Sync for WiredMemory {}
 
-/// How far below this library the pager's memory begins: programs map from the top downwards, and
-/// few have as much. Not much farther: ThreadSanitizer refuses to start where something is mapped
-/// below 0x7e8000000000, and the kernel places code at random within 1 TiB.
+/// The distance of the pager's memory below this library: programs map from the top downwards, and
+/// few map as much. A much larger one is not possible: ThreadSanitizer refuses to start where something is
+/// mapped below 0x7e8000000000, and the kernel places code at random within 1 TiB.
 const APART: usize = 1 << 38;
 
-/// A hint for a mapping of the pager's, far from the program's own. The pager maps memory while
-/// the program runs: in a hole that the program has just unmapped, and is about to map again, a
-/// mapping of the pager's would be in its way.
+/// An address hint for a mapping of the pager's, far from the program's mappings. The pager maps memory
+/// while the program runs: its mapping must not take a hole that the program has just unmapped and is
+/// about to map again.
 pub fn address_apart(len: usize) -> *mut c_void {
     static TAKEN: AtomicUsize = AtomicUsize::new(0);
     let len = len.checked_next_multiple_of(crate::PAGE).unwrap_or(0);
     let taken = TAKEN.fetch_add(len, Ordering::Relaxed).saturating_add(len);
-    // Not the address of this function: the compiler may make copies of it, whose hints overlap.
+    // Not the address of this function, of which the compiler may make copies, so that hints would overlap.
     let top = (&raw const TAKEN).addr() & !(crate::PAGE - 1);
-    // A program at low addresses: the kernel chooses.
+    // In a program at low addresses this is zero, and the kernel chooses.
     let address = top.saturating_sub(APART.saturating_add(taken));
     std::ptr::with_exposed_provenance_mut(address)
 }
@@ -57,28 +57,28 @@ unsafe impl Plain for AtomicU32 {}
 // SAFETY: atomics accept every bit pattern.
 unsafe impl Plain for AtomicU64 {}
 
-/// Where private memory is cut from, by what a fork does with it.
+/// The pools of private memory: one that a fork copies, and one that it wipes.
 static INHERITED: MemoryPool = MemoryPool::new(false);
 static WIPED: MemoryPool = MemoryPool::new(true);
 
 impl WiredMemory {
     /// Private memory, copied on write at fork, without huge pages, not reserved, not in core
-    /// dumps. The last also tells it from the program's memory in the kernel's statistics.
+    /// dumps. By the last the kernel's statistics distinguish it from the program's memory.
     pub fn private(len: usize) -> io::Result<Self> {
         INHERITED.take(round(len)?)
     }
 
-    /// The same, of zeros in the child of a fork: for buffers that no process leaves to its
-    /// children. The fork copies no page table for it either.
+    /// Private memory that is zero in the child of a fork: for buffers that children do not
+    /// inherit. The fork does not copy its page tables either.
     pub fn wiped_in_children(len: usize) -> io::Result<Self> {
         WIPED.take(round(len)?)
     }
 
-    /// Frees the pages of private memory: it is zeros again, and takes none until it is written.
+    /// Frees the pages of private memory: it reads as zeros, and takes no page until it is written again.
     pub fn discard(&mut self) {
         let start = self.start.as_ptr() as usize;
-        // SAFETY: the mapping is this one's, and nothing else refers to it. The advice fails for
-        // no mapping of [`WiredMemory::private`].
+        // SAFETY: this value owns the mapping, which is borrowed mutably. The advice never fails for a
+        // mapping of [`WiredMemory::private`].
         let _ = unsafe { crate::syscall::madvise(start, self.len, libc::MADV_DONTNEED) };
     }
 
@@ -91,7 +91,7 @@ impl WiredMemory {
         Ok((Self::attach(&fd, len)?, fd))
     }
 
-    /// The memory behind a descriptor made by [`WiredMemory::shared`].
+    /// Maps the memory behind a descriptor made by [`WiredMemory::shared`].
     pub fn attach(fd: impl AsFd, len: usize) -> io::Result<Self> {
         let len = round(len)?;
         // SAFETY: a fresh mapping: the address is a hint.
@@ -118,10 +118,10 @@ impl WiredMemory {
         Ok(this)
     }
 
-    /// The mapping of `len` bytes at `start`.
+    /// Takes ownership of the mapping of `len` bytes at `start`.
     ///
     /// # Safety
-    /// Nothing else unmaps it, or maps anything there.
+    /// No other code unmaps the range, or maps anything there.
     pub(crate) unsafe fn from_raw(start: *mut c_void, len: usize) -> Self {
         Self {
             start: nonnull(start),
@@ -147,8 +147,8 @@ impl WiredMemory {
     /// `count` values of `T` that start `offset` bytes in.
     ///
     /// # Panics
-    /// Where they do not lie wholly inside the mapping, or are not aligned: an error of the
-    /// layout's author.
+    /// Where the values do not lie wholly inside the mapping, or are not aligned: a programming
+    /// error in the layout.
     pub fn slice<T: Plain>(&self, offset: usize, count: usize) -> &[T] {
         let bytes = count
             .checked_mul(size_of::<T>())
@@ -177,7 +177,7 @@ impl Drop for WiredMemory {
     }
 }
 
-/// A memfd of so many bytes. `name` is what /proc shows. The size is sealed: no holder of the
+/// A memfd of `len` bytes, which /proc shows as `name`. The size is sealed: no holder of the
 /// descriptor can truncate the memory, which would kill the others at their next access.
 pub fn sealed_memory(name: &str, len: u64) -> io::Result<OwnedFd> {
     check_file_size(len)?;
@@ -187,11 +187,11 @@ pub fn sealed_memory(name: &str, len: u64) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
-/// Fails with EFBIG where a file of `len` bytes is beyond the process's limit (`ulimit -f`), which binds memory that is a
-/// file to the kernel, too. The kernel would send SIGXFSZ, of which a process dies without a word.
+/// Fails with EFBIG where a file of `len` bytes is beyond the process's limit (`ulimit -f`), which applies to memfds,
+/// too. The kernel would send SIGXFSZ, which kills a process without a message.
 pub fn check_file_size(len: u64) -> io::Result<()> {
-    let most = getrlimit(Resource::Fsize).current;
-    match most.is_some_and(|most| most < len) {
+    let limit = getrlimit(Resource::Fsize).current;
+    match limit.is_some_and(|limit| limit < len) {
         true => Err(io::Errno::FBIG),
         false => Ok(()),
     }
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_of_many_threads_is_their_own() {
+    fn memory_that_many_threads_take_does_not_overlap() {
         let take = |seed: usize| {
             let pages = (0..200).map(move |n| 1 + (n * 7 + seed) % 300);
             pages.map(|pages| WiredMemory::private(pages * crate::PAGE).unwrap())
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_is_wiped_in_children_says_so_and_other_memory_does_not() {
+    fn only_memory_that_is_wiped_in_children_has_the_flag() {
         let wiped = WiredMemory::wiped_in_children(crate::PAGE).unwrap();
         let large = WiredMemory::wiped_in_children(64 << 20).unwrap();
         let inherited = WiredMemory::private(crate::PAGE).unwrap();
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn no_region_is_in_core_dumps_nor_has_huge_pages() {
+    fn wired_memory_has_no_huge_pages_and_is_not_in_core_dumps() {
         let are_there = std::path::Path::new("/sys/kernel/mm/transparent_hugepage").exists();
         let private = WiredMemory::private(crate::PAGE).unwrap();
         let (shared, fd) = WiredMemory::shared(crate::PAGE, "selfpage-test").unwrap();

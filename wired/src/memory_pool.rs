@@ -1,5 +1,5 @@
-//! Mappings from which private memory is cut. A pager has dozens of tables, and three or four system
-//! calls for each would be a twentieth of a process's start.
+//! A pool of mappings from which private memory is allocated. A pager has dozens of tables, and three or
+//! four system calls for each would be a twentieth of a process's start.
 
 use crate::WiredMemory;
 use crate::memory::address_apart;
@@ -11,10 +11,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// Bytes mapped at once.
 const CHUNK: usize = 8 << 20;
 
-/// Bytes from which on memory is a mapping of its own.
+/// Memory of this size or more is a mapping of its own.
 const OWN_MAPPING: usize = CHUNK / 2;
 
-/// Bytes that all pools have mapped so far, without unused rests of chunks that they have unmapped.
+/// Bytes that all pools have mapped, less the unused rests of chunks that they have unmapped.
 static MAPPED: AtomicUsize = AtomicUsize::new(0);
 
 /// Bytes that this process, and its parents before their forks, have mapped as private memory.
@@ -22,7 +22,7 @@ pub fn private_bytes_mapped() -> usize {
     MAPPED.load(Ordering::Relaxed)
 }
 
-/// An allocator that moves a mark through mapped chunks. Addresses are not used twice.
+/// A bump allocator over mapped chunks. Addresses are not used twice.
 pub(crate) struct MemoryPool {
     /// The first free byte of the last chunk, which begins and ends at a multiple of [`CHUNK`].
     /// Such a multiple means that the chunk is used up.
@@ -38,8 +38,8 @@ impl MemoryPool {
         }
     }
 
-    /// Memory of `len` bytes, whole pages. No lock: a signal handler may come here, and the pager's
-    /// threads wait for none of the program's.
+    /// Memory of `len` bytes, whole pages. Lock-free: a signal handler may call this, and the pager's
+    /// threads must not wait for a thread of the program's.
     pub(crate) fn take(&self, len: usize) -> io::Result<WiredMemory> {
         if len >= OWN_MAPPING {
             return self.map(address_apart(len), len);
@@ -67,23 +67,23 @@ impl MemoryPool {
                 }
                 std::mem::forget(chunk);
                 let start = std::ptr::with_exposed_provenance_mut(start);
-                // SAFETY: cut from a chunk, which this pool alone uses, and never again.
+                // SAFETY: the range is part of a chunk that only this pool uses, and is allocated once.
                 return Ok(unsafe { WiredMemory::from_raw(start, len) });
             }
         }
     }
 
-    /// Unmaps the rest of a chunk that another one has replaced: a process that makes and drops domains for ever would
-    /// run out of mappings.
+    /// Unmaps the rest of a chunk that another chunk has replaced: otherwise a process that makes and drops domains for
+    /// ever would run out of mappings.
     fn unmap_rest(&self, start: usize, len: usize) {
-        // SAFETY: this pool's, which cuts nothing from it any more.
+        // SAFETY: the rest belongs to this pool, which allocates nothing from it any more.
         let unmapped = unsafe { munmap(std::ptr::with_exposed_provenance_mut(start), len) };
         if unmapped.is_ok() {
             MAPPED.fetch_sub(len, Ordering::Relaxed);
         }
     }
 
-    /// A fresh mapping, at this address if it is free.
+    /// A fresh mapping, at `hint` if that is free.
     fn map(&self, hint: *mut c_void, len: usize) -> io::Result<WiredMemory> {
         let access = ProtFlags::READ | ProtFlags::WRITE;
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;

@@ -21,38 +21,40 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
 use std::time::Duration;
 
 const FREE: u32 = 0;
-/// The kernel's mark in a word whose holder died and that it hands to a waiter.
+/// The kernel's flag in a word whose holder died, and which it hands to a waiter.
 const OWNER_DIED: u32 = 0x4000_0000;
 
-/// How long a thread waits for its turn before it looks if the lock is free.
-const LONGEST_TURN: Duration = Duration::from_millis(1);
+/// How long a thread waits for a release, without inheritance, before it checks that the lock is free.
+const RELEASE_POLL: Duration = Duration::from_millis(1);
 
 /// Pause between attempts where the kernel does not wait: a kernel built without priority
 /// inheritance, a program's filter, or a holder that has died.
 const RETRY_DELAY: Duration = Duration::from_micros(50);
 
-/// For how many pauses, some seconds, a lock stays with a holder that has died before the process ends: what the holder was changing is unknown. The threads
-/// of a process die together, but a child of `vfork` that is killed leaves its parent the memory.
-const DEAD_HOLDER: u32 = 40_000;
+/// Pauses, some seconds, after which the process ends if a dead thread still holds a lock, since the value may be
+/// half changed. The threads of a process die together, but a child of `vfork` that is killed leaves its memory to
+/// its parent.
+const DEAD_HOLDER_PAUSES: u32 = 40_000;
 
-/// For how many turns, some seconds, a thread waits without inheritance for one holder before it asks whether that lives. The
-/// call may be one that the program's filter forbids.
-const LONG_HELD: u32 = 3_000;
+/// Polls, some seconds, after which a thread that waits without inheritance checks that the holder lives. Not on
+/// each poll, since the program's filter may forbid that call.
+const POLLS_BEFORE_CHECK: u32 = 3_000;
 
 /// True if this process's locks wait without the kernel's priority inheritance.
-static FORGONE: AtomicBool = AtomicBool::new(false);
+static INHERITANCE_DISABLED: AtomicBool = AtomicBool::new(false);
 
-/// Threads of this process that wait with it, or are about to.
+/// Threads of this process that wait with inheritance, or are about to.
 static INHERITING: AtomicU32 = AtomicU32::new(0);
 
-/// How often [`forgo_inheritance`] looks at them: a second. One that was killed as it waited is among them for good.
-const LOOKS: u32 = 20_000;
+/// How often [`disable_inheritance`] checks the count of such threads, for a second in all: a thread that was killed
+/// while it waited stays counted.
+const MAX_CHECKS: u32 = 20_000;
 
-/// Has locks wait without priority inheritance from now on, which a program's filter may forbid. Returns once no thread
-/// waits with it: a lock that had such waiters is free of them once it can be taken.
-pub fn forgo_inheritance() {
-    FORGONE.store(true, Ordering::SeqCst);
-    for _ in 0..LOOKS {
+/// Has locks wait without priority inheritance from now on, since a program's filter may forbid the calls for it.
+/// Returns once no thread waits with inheritance, or after a second.
+pub fn disable_inheritance() {
+    INHERITANCE_DISABLED.store(true, Ordering::SeqCst);
+    for _ in 0..MAX_CHECKS {
         if INHERITING.load(Ordering::SeqCst) == 0 {
             return;
         }
@@ -60,29 +62,29 @@ pub fn forgo_inheritance() {
     }
 }
 
-/// Undoes [`forgo_inheritance`].
-pub fn resume_inheritance() {
-    FORGONE.store(false, Ordering::SeqCst);
+/// Undoes [`disable_inheritance`].
+pub fn enable_inheritance() {
+    INHERITANCE_DISABLED.store(false, Ordering::SeqCst);
 }
 
-/// In the child of a fork, whose parent's threads do not wait here.
+/// Resets the count of waiters in the child of a fork, which has no thread of its parent's.
 pub fn forget_waiters() {
     INHERITING.store(0, Ordering::SeqCst);
 }
 
-/// Sleeps for [`RETRY_DELAY`]. By `futex`, which a filter that is made for threads allows, and on a word of its own: the
-/// kernel refuses to unlock one that has waiters with priority inheritance and others.
+/// Sleeps for [`RETRY_DELAY`]. By `futex`, which filters of threaded programs allow, and on a word of its own: the
+/// kernel refuses to unlock a word that has waiters both with priority inheritance and without.
 fn pause() {
     crate::futex::wait(&AtomicU32::new(0), 0, Some(RETRY_DELAY));
 }
 
-/// Ends the process where a holder has died and left its lock for [`DEAD_HOLDER`]. Returns once it has not.
-fn end_with_the_holder(is_left: impl Fn() -> bool) {
+/// Waits while `is_left` returns true, and ends the process after [`DEAD_HOLDER_PAUSES`].
+fn end_with_dead_holder(is_left: impl Fn() -> bool) {
     let mut rounds = 0;
     while is_left() {
         rounds += 1;
-        // Not by the clock: the process may be stopped meanwhile.
-        if rounds > DEAD_HOLDER {
+        // Counted and not timed, since the process may be stopped meanwhile.
+        if rounds > DEAD_HOLDER_PAUSES {
             eprintln!(
                 "selfpage: a process that shared this program's memory (a child of vfork, say) was killed while it changed it: \
                  the program cannot go on, and ends"
@@ -102,9 +104,9 @@ fn is_gone(word: u32) -> bool {
 /// A lock around a value.
 pub struct PiLock<T> {
     word: AtomicU32,
-    /// Threads that wait without inheritance, and the word that they wait on, which changes when the lock is released.
+    /// Threads that wait without inheritance, and the futex that they wait on, which counts releases of the lock.
     waiting: AtomicU32,
-    turn: AtomicU32,
+    releases: AtomicU32,
     value: UnsafeCell<T>,
 }
 
@@ -123,7 +125,7 @@ impl<T> PiLock<T> {
         Self {
             word: AtomicU32::new(FREE),
             waiting: AtomicU32::new(0),
-            turn: AtomicU32::new(0),
+            releases: AtomicU32::new(0),
             value: UnsafeCell::new(value),
         }
     }
@@ -135,7 +137,7 @@ impl<T> PiLock<T> {
             is_held = match self.wait_with_inheritance() {
                 Some(is_handed_over) => is_handed_over || self.try_acquire(),
                 None => {
-                    self.wait_in_turn();
+                    self.wait_without_inheritance();
                     true
                 }
             };
@@ -143,52 +145,53 @@ impl<T> PiLock<T> {
         self.guard()
     }
 
-    /// Returns true if the kernel has handed the lock over, and None where inheritance is forgone.
+    /// Returns `Some(true)` if the kernel has handed the lock over, and `None` where inheritance is disabled.
     fn wait_with_inheritance(&self) -> Option<bool> {
         INHERITING.fetch_add(1, Ordering::SeqCst);
-        let is_forgone = FORGONE.load(Ordering::SeqCst);
-        let answer = (!is_forgone).then(|| futex::lock_pi(&self.word, futex::Flags::PRIVATE, None));
+        let is_disabled = INHERITANCE_DISABLED.load(Ordering::SeqCst);
+        let result =
+            (!is_disabled).then(|| futex::lock_pi(&self.word, futex::Flags::PRIVATE, None));
         INHERITING.fetch_sub(1, Ordering::SeqCst);
-        match answer? {
+        match result? {
             Ok(()) => {
                 // The kernel wrote the word: the last holder's writes are visible from here.
                 fence(Ordering::Acquire);
                 if self.word.load(Ordering::Relaxed) & OWNER_DIED != 0 {
-                    end_with_the_holder(|| true);
+                    end_with_dead_holder(|| true);
                 }
                 return Some(true);
             }
             Err(Errno::INTR | Errno::AGAIN) => {}
-            Err(Errno::SRCH) => self.await_release_by_the_dead(),
+            Err(Errno::SRCH) => self.await_release_by_dead_holder(),
             Err(_) => pause(),
         }
         Some(false)
     }
 
-    /// Waits until the word changes, whose holder is no thread; ends the process where it does not.
-    fn await_release_by_the_dead(&self) {
+    /// Waits until the word changes, which names no live thread; ends the process if it does not.
+    fn await_release_by_dead_holder(&self) {
         let word = self.word.load(Ordering::Relaxed);
-        end_with_the_holder(|| word != FREE && self.word.load(Ordering::Relaxed) == word);
+        end_with_dead_holder(|| word != FREE && self.word.load(Ordering::Relaxed) == word);
     }
 
-    /// Takes the lock without inheritance, behind the threads that wait so already: the holder would have it again before
-    /// they run.
-    fn wait_in_turn(&self) {
+    /// Takes the lock without inheritance, and sleeps first where other threads already wait so: a thread that releases
+    /// and takes the lock again would otherwise always be ahead of them.
+    fn wait_without_inheritance(&self) {
         let mut may_take = self.waiting.fetch_add(1, Ordering::SeqCst) == 0;
-        let (mut holder, mut turns) = (FREE, 0);
+        let (mut holder, mut polls) = (FREE, 0);
         loop {
-            let turn = self.turn.load(Ordering::Acquire);
+            let releases = self.releases.load(Ordering::Acquire);
             if may_take && self.try_acquire() {
                 break;
             }
-            crate::futex::wait(&self.turn, turn, Some(LONGEST_TURN));
+            crate::futex::wait(&self.releases, releases, Some(RELEASE_POLL));
             may_take = true;
             let word = self.word.load(Ordering::Relaxed);
-            turns = if word == holder { turns + 1 } else { 0 };
+            polls = if word == holder { polls + 1 } else { 0 };
             holder = word;
-            if turns == LONG_HELD {
-                turns = 0;
-                end_with_the_holder(|| {
+            if polls == POLLS_BEFORE_CHECK {
+                polls = 0;
+                end_with_dead_holder(|| {
                     is_gone(holder) && self.word.load(Ordering::Relaxed) == holder
                 });
             }
@@ -246,7 +249,7 @@ impl<T> Drop for PiGuard<'_, T> {
         let held = word.load(Ordering::Relaxed);
         if self.lock.waiting.load(Ordering::Acquire) > 0 && held & !futex::WAITERS != current_tid()
         {
-            // The child of a fork: they wait in its parent.
+            // In the child of a fork, whose parent has the waiting threads.
             self.lock.waiting.store(0, Ordering::Release);
         }
         let alone = held & futex::WAITERS == 0
@@ -256,14 +259,14 @@ impl<T> Drop for PiGuard<'_, T> {
         if !alone {
             fence(Ordering::Release);
             // The kernel hands the lock to its most urgent waiter. In the child of a fork the word
-            // names a thread of the parent's, and there are no waiters.
+            // names a thread of the parent's, and there is no waiter.
             if futex::unlock_pi(word, futex::Flags::PRIVATE).is_err() {
                 word.store(FREE, Ordering::Release);
             }
         }
         if self.lock.waiting.load(Ordering::SeqCst) > 0 {
-            self.lock.turn.fetch_add(1, Ordering::Release);
-            crate::futex::wake(&self.lock.turn, 1);
+            self.lock.releases.fetch_add(1, Ordering::Release);
+            crate::futex::wake(&self.lock.releases, 1);
         }
     }
 }

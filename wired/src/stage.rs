@@ -4,8 +4,8 @@
 //! lost and those of a tree add up. A sample costs an addition to a word and, mostly, a reading of the
 //! clock.
 //!
-//! Units: nanoseconds in; two buckets to each power of two, from 1 us to 8 s. So a figure is at most
-//! half above what it stands for.
+//! Units: samples in nanoseconds; two buckets for each power of two, from 1 us to 8 s. So a percentile is
+//! at most half above the sample of its rank.
 
 use crate::Counter;
 use std::time::Duration;
@@ -14,8 +14,8 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub enum Stage {
-    /// A whole fault: from a thread of the pager's having it until its page is there. What passes
-    /// before a handler thread runs is not seen, and time past a limit is in `throttled_us`.
+    /// A whole fault: from when a thread of the pager's has read it until its page is resident. The time
+    /// before a handler thread runs is not measured, and time past a limit is in `throttled_us`.
     Fault,
     /// The wait for a frame, direct reclaim included.
     FrameWait,
@@ -44,7 +44,7 @@ impl Stage {
     /// [`Stage::THROTTLED_UNTIL`].
     pub const DOMAIN_WORDS: usize = Self::THROTTLED_UNTIL + 1;
 
-    /// Its name in text and data.
+    /// The stage's name in text and data.
     pub fn key(self) -> &'static str {
         match self {
             Self::Fault => "fault",
@@ -54,7 +54,7 @@ impl Stage {
         }
     }
 
-    /// What it is, in a few words.
+    /// What the stage is, in a few words.
     pub fn description(self) -> &'static str {
         match self {
             Self::Fault => "Of whole faults.",
@@ -69,7 +69,7 @@ impl Stage {
         self.words().start + bucket(nanos)
     }
 
-    /// Its words, of a domain's.
+    /// The range of the stage's words among those of a domain.
     pub fn words(self) -> std::ops::Range<usize> {
         let start = Counter::WORDS + self as usize * BUCKETS;
         start..start + BUCKETS
@@ -109,20 +109,20 @@ impl Default for StageHistogram {
 impl StageHistogram {
     /// Adds samples by their buckets' counts.
     pub fn add(&mut self, counts: impl Iterator<Item = u64>) {
-        // Words may be read in the middle of anything: no sum may overflow.
+        // Another process may have written any value: no sum may overflow.
         for (sum, count) in self.0.iter_mut().zip(counts) {
             *sum = sum.saturating_add(count);
         }
     }
 
-    /// Samples in all.
+    /// The number of samples.
     pub fn count(&self) -> u64 {
         self.0
             .iter()
             .fold(0, |sum, count| sum.saturating_add(*count))
     }
 
-    /// The time that so many thousandths of the samples took at most; none without samples.
+    /// A percentile: the time that `thousandths` of the samples took at most; `None` without samples.
     pub fn at_most(&self, thousandths: u64) -> Option<Duration> {
         let count = self.count();
         let rank = (u128::from(count) * u128::from(thousandths))
@@ -143,7 +143,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn buckets_are_told_by_their_ends() {
+    fn a_time_is_in_the_first_bucket_that_ends_after_it() {
         assert_eq!([0, 1, 2, 3, 4].map(end), [1000, 1500, 2000, 3000, 4000]);
         assert_eq!(
             [0, 999, 1000, 1500, 2999, 3000].map(bucket),
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn no_samples_have_no_figures() {
+    fn an_empty_histogram_has_no_percentile() {
         assert_eq!(StageHistogram::default().at_most(500), None);
     }
 

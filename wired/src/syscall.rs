@@ -1,11 +1,11 @@
-//! System calls by number, without the C library in between: they set no `errno`, which is
-//! thread-local, and give exactly what the kernel gives, for any argument.
+//! System calls by number, without the C library: they set no `errno`, which is
+//! thread-local, and return exactly what the kernel returns, for any argument.
 
 use rustix::io::Errno;
 use std::arch::asm;
 use std::ffi::c_long;
 
-/// What the kernel returns: a value, or minus an error number.
+/// The result of a system call: a value, or a negated error number.
 pub type SyscallResult = isize;
 
 /// The largest error number the kernel returns.
@@ -17,12 +17,12 @@ const MAX_ERRNO: isize = 4095;
 /// As the call itself.
 #[inline]
 pub unsafe fn syscall6(number: c_long, args: [usize; 6]) -> SyscallResult {
-    let answer: isize;
+    let result: isize;
     // SAFETY: the caller's; the kernel clobbers only rcx and r11.
     unsafe {
         asm!(
             "syscall",
-            inlateout("rax") number as isize => answer,
+            inlateout("rax") number as isize => result,
             in("rdi") args[0],
             in("rsi") args[1],
             in("rdx") args[2],
@@ -34,11 +34,11 @@ pub unsafe fn syscall6(number: c_long, args: [usize; 6]) -> SyscallResult {
             options(nostack)
         );
     }
-    answer
+    result
 }
 
-/// `madvise` by a pager, or by its library for the program: [`crate::PAGER_TAG`] marks it. The tree's
-/// filter stops one without the mark.
+/// `madvise` by a pager, or by the preload library for the program, marked with [`crate::PAGER_TAG`]. The
+/// tree's filter stops calls without that tag.
 ///
 /// # Safety
 /// As the call itself.
@@ -50,15 +50,15 @@ pub unsafe fn madvise(addr: usize, len: usize, advice: i32) -> SyscallResult {
 
 /// Returns true if a result is an error.
 #[inline]
-pub fn is_error(answer: SyscallResult) -> bool {
-    (-MAX_ERRNO..0).contains(&answer)
+pub fn is_error(result: SyscallResult) -> bool {
+    (-MAX_ERRNO..0).contains(&result)
 }
 
 /// The value of a result, or its error.
-pub fn checked(answer: SyscallResult) -> Result<usize, Errno> {
-    match is_error(answer) {
-        true => Err(Errno::from_raw_os_error(-answer as i32)),
-        false => Ok(answer as usize),
+pub fn checked(result: SyscallResult) -> Result<usize, Errno> {
+    match is_error(result) {
+        true => Err(Errno::from_raw_os_error(-result as i32)),
+        false => Ok(result as usize),
     }
 }
 

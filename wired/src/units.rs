@@ -10,7 +10,7 @@ use std::time::Duration;
 pub struct Bytes(pub u64);
 
 impl Bytes {
-    /// The size of so many frames or pages.
+    /// The size of a number of frames or pages.
     pub fn of_pages(pages: u32) -> Self {
         Self(u64::from(pages) * crate::PAGE as u64)
     }
@@ -39,7 +39,7 @@ pub fn size(bytes: u64) -> String {
     }
 }
 
-/// Why a text is no size.
+/// Why a text is not a size.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum SizeError {
     /// Not a whole number with a unit.
@@ -98,7 +98,7 @@ impl fmt::Display for Time {
     }
 }
 
-/// The text that is no length of time.
+/// The text is not a length of time.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("`{0}` is not a length of time: a whole number and a unit, 500us, 25ms, 1s or 10min")]
 pub struct TimeError(String);
@@ -132,7 +132,7 @@ pub fn parse_time(text: &str) -> Result<Duration, TimeError> {
         .ok_or_else(invalid)
 }
 
-/// A configuration file has both as text.
+/// Configuration files have sizes and times as text.
 macro_rules! deserialize_from_text {
     ($($type:ty),*) => {$(
         impl<'de> serde::Deserialize<'de> for $type {
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_read_as_people_say_them() {
+    fn sizes_for_people_are_rounded_to_a_tenth_of_a_unit() {
         let cases = [
             (0, "0 B"),
             (4096, "4 KiB"),

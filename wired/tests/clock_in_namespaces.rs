@@ -24,7 +24,7 @@ fn status_of(child: impl FnOnce() -> i32) -> i32 {
     }
 }
 
-/// The clock as a process reads it whose namespace has this offset. None where this process may not
+/// The time that a process reads whose time namespace has this offset. `None` where this process may not
 /// make namespaces.
 fn read_in_namespace(offset: &str) -> Option<u64> {
     let (mut from, mut to) = pipe().unwrap();

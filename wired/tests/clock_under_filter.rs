@@ -5,7 +5,7 @@ use wired::clock;
 /// Fails with EPERM.
 const REFUSED: u32 = libc::SECCOMP_RET_ERRNO | libc::EPERM as u32;
 
-/// Refuses what finds the vDSO, and ends a process that reads the clock by a system call.
+/// Refuses the calls that find the vDSO, and kills a process that reads the clock by a system call.
 fn filter() {
     let (load, equal, answer) = (
         libc::BPF_LD | libc::BPF_W | libc::BPF_ABS,
@@ -18,7 +18,7 @@ fn filter() {
         jf: skip,
         k,
     };
-    // The number of a call is the first word of what a filter sees.
+    // The number of a call is the first word of a filter's data.
     let mut steps = [
         step(load, 0, 0),
         step(equal, 1, libc::SYS_clock_gettime as u32),
@@ -42,7 +42,7 @@ fn filter() {
     }
 }
 
-/// Runs a child, and returns true if it lived to its end.
+/// Runs a child, and returns true if it exits and was not killed.
 fn survives(child: impl FnOnce()) -> bool {
     // SAFETY: the child calls nothing that another thread may hold.
     match unsafe { libc::fork() } {

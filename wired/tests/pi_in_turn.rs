@@ -1,15 +1,15 @@
 //! Locks without priority inheritance, which is a state of the whole process.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use wired::pi::{PiLock, forgo_inheritance};
+use wired::pi::{PiLock, disable_inheritance};
 
 #[test]
-fn every_increment_counts_and_each_waiter_has_its_turn() {
-    forgo_inheritance();
+fn every_increment_counts_and_each_waiter_gets_the_lock() {
+    disable_inheritance();
     let lock = PiLock::new(0u64);
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        // One has it nearly all the time.
+        // One thread holds the lock nearly all the time.
         scope.spawn(|| {
             while !stop.load(Ordering::Relaxed) {
                 *lock.lock() += 0;

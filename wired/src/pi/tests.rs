@@ -7,12 +7,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 fn every_increment_under_the_lock_counts_by_try_lock_and_lock() {
     let lock = PiLock::new(0u64);
     let inside = AtomicBool::new(false);
-    let had = AtomicU64::new(0);
+    let acquired = AtomicU64::new(0);
     let add = |mut held: PiGuard<'_, u64>| {
         assert!(!inside.swap(true, Ordering::Relaxed), "two hold it");
         *held += 1;
-        had.fetch_add(1, Ordering::Relaxed);
-        if had.load(Ordering::Relaxed).is_multiple_of(64) {
+        acquired.fetch_add(1, Ordering::Relaxed);
+        if acquired.load(Ordering::Relaxed).is_multiple_of(64) {
             std::thread::yield_now();
         }
         inside.store(false, Ordering::Relaxed);
@@ -21,8 +21,8 @@ fn every_increment_under_the_lock_counts_by_try_lock_and_lock() {
         for thread in 0..8 {
             let (lock, add) = (&lock, &add);
             scope.spawn(move || {
-                for turn in 0..5_000 {
-                    match (thread + turn) % 2 {
+                for round in 0..5_000 {
+                    match (thread + round) % 2 {
                         0 => add(lock.lock()),
                         _ => lock.try_lock().into_iter().for_each(add),
                     }
@@ -30,7 +30,7 @@ fn every_increment_under_the_lock_counts_by_try_lock_and_lock() {
             });
         }
     });
-    assert_eq!(*lock.lock(), had.into_inner());
+    assert_eq!(*lock.lock(), acquired.into_inner());
     assert_eq!(lock.word.load(Ordering::Relaxed), FREE);
 }
 
@@ -70,9 +70,9 @@ fn the_child_of_a_fork_can_drop_its_parents_guard_and_the_parent_keeps_the_lock(
         if child == 0 {
             drop(held);
             let free = lock.word.load(Ordering::Relaxed) == FREE;
-            let had = lock.try_lock().is_some() && lock.try_lock().is_some();
+            let can_lock = lock.try_lock().is_some() && lock.try_lock().is_some();
             // SAFETY: ends the child.
-            unsafe { _exit(i32::from(!(free && had))) };
+            unsafe { _exit(i32::from(!(free && can_lock))) };
         }
         let mut status = -1;
         // SAFETY: waits for the child just made.
@@ -90,12 +90,12 @@ fn the_child_of_a_fork_can_drop_its_parents_guard_and_the_parent_keeps_the_lock(
 }
 
 #[test]
-fn a_process_ends_whose_lock_a_killed_sharer_of_its_memory_holds() {
-    for is_forgone in [false, true] {
+fn a_process_ends_if_a_killed_process_that_shared_its_memory_holds_its_lock() {
+    for is_disabled in [false, true] {
         // SAFETY: the child makes system calls only, and ends.
         let child = unsafe { fork() };
         if child == 0 {
-            FORGONE.store(is_forgone, Ordering::SeqCst);
+            INHERITANCE_DISABLED.store(is_disabled, Ordering::SeqCst);
             let lock = PiLock::new(());
             // No thread has this number.
             lock.word.store(0x3fff_ffff, Ordering::Relaxed);
@@ -162,7 +162,7 @@ fn a_holder_inherits_its_waiters_priority() {
 }
 
 #[test]
-fn a_process_ends_that_is_handed_the_lock_of_a_dead_holder() {
+fn a_process_ends_if_it_is_handed_the_lock_of_a_dead_holder() {
     const WAITS: &str = "SELFPAGE_TEST_WAITS";
     if std::env::var_os(WAITS).is_some() {
         static LOCK: PiLock<()> = PiLock::new(());
