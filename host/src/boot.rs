@@ -1,13 +1,13 @@
-//! Which run of the machine this is.
+//! The identity of the machine's current boot.
 
 use std::sync::OnceLock;
 
-/// The kernel's boot id: another after each boot. Zero where /proc does not say it.
+/// The kernel's boot id, which differs after each boot. Zero where /proc does not show it.
 pub fn boot_id() -> u128 {
     static READ: OnceLock<u128> = OnceLock::new();
     match READ.get() {
         Some(id) => *id,
-        // A shortage of descriptors passes.
+        // A failure is not kept: it may be a passing shortage of descriptors.
         None => read().map_or(0, |id| *READ.get_or_init(|| id)),
     }
 }

@@ -38,12 +38,12 @@ impl CgroupMembership {
     }
 }
 
-/// The groups that this process is in; none where the kernel has no control groups.
+/// The groups that this process is in; an empty list where the kernel has no control groups.
 pub fn own() -> Vec<CgroupMembership> {
     read("self")
 }
 
-/// The groups that a process is in; none where it has ended.
+/// The groups that a process is in; an empty list where it has ended.
 pub fn of(process: Pid) -> Vec<CgroupMembership> {
     read(&process.as_raw_nonzero().to_string())
 }
@@ -87,12 +87,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_line_of_the_file_is_left_out() {
+    fn malformed_lines_are_left_out() {
         assert_eq!(parse("\n0:\nnothing"), []);
     }
 
     #[test]
-    fn this_process_is_where_its_number_says() {
+    fn own_groups_are_those_of_the_own_process_number() {
         assert_eq!(own(), of(rustix::process::getpid()));
     }
 }

@@ -1,9 +1,9 @@
-//! How many descriptors this process may have.
+//! The limit on the open descriptors of this process.
 
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Raises the limit as far as it may, and returns it; none if there is none. On failure it stays as it is.
+/// Raises the limit as far as the kernel permits, and returns it; `None` for no limit. On failure it stays as it is.
 pub fn raise() -> Option<u64> {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit {
@@ -28,7 +28,7 @@ mod tests {
     use super::*;
     use std::os::fd::AsRawFd;
 
-    /// In a process of its own: the limit is of all threads.
+    /// In a process of its own, since the limit applies to all threads.
     #[test]
     fn descriptors_are_counted_up_to_the_limit() {
         const LIMITED: &str = "SELFPAGE_TEST_LIMITED";

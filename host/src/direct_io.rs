@@ -1,5 +1,5 @@
-//! What the kernel can hold pages of a process for: mounts that read straight into memory, and
-//! descriptors for direct I/O.
+//! The ways by which the kernel can hold pages of a process: mounts that read straight into memory,
+//! and descriptors for direct I/O.
 
 use crate::seccomp::AF_XDP;
 use rustix::event::{PollFd, PollFlags};
@@ -37,21 +37,21 @@ impl Mounts {
     }
 }
 
-/// A mounted file system that may read straight into memory: its kind and place.
+/// A mounted file system that may read straight into memory: its type and mount point.
 pub fn mounted_in_place() -> Option<String> {
     let mounts = std::fs::read("/proc/self/mountinfo").ok()?;
     mounts.split(|byte| *byte == b'\n').find_map(|line| {
         let mut fields = line.split(|byte| *byte == b' ');
-        let place = fields.nth(4)?;
+        let mount_point = fields.nth(4)?;
         // Optional fields end with a dash.
         let kind = fields.skip_while(|field| *field != b"-").nth(1)?;
         let text = String::from_utf8_lossy;
-        reads_in_place(kind).then(|| format!("{} at {}", text(kind), text(place)))
+        reads_in_place(kind).then(|| format!("{} at {}", text(kind), text(mount_point)))
     })
 }
 
-/// Through what the kernel can hold pages of this process, or of one that inherits its
-/// descriptors, without any call that stops at the filter; `None` where there is nothing.
+/// A descriptor or mount through which the kernel can hold pages of this process, or of one that
+/// inherits its descriptors, without a call that stops at the filter; `None` where there is none.
 pub fn inherited_direct_io() -> Option<String> {
     for entry in std::fs::read_dir("/proc/self/fd").ok()?.flatten() {
         let Some(number) = entry
@@ -69,15 +69,15 @@ pub fn inherited_direct_io() -> Option<String> {
     mounted_in_place()
 }
 
-/// Whether the kernel may hold pages for what is done with a descriptor of this process's. A
-/// number that is not open is none.
+/// Returns true if the kernel may hold pages for calls with a descriptor of this process, and false for
+/// a number that is not open.
 pub fn may_hold_pages(number: i32) -> bool {
     /// linux/magic.h, and cifs's own.
     const IN_PLACE: [libc::c_long; 3] = [0x6573_5546, 0xff53_4d42, 0xfe53_4d42];
     if number < 0 {
         return false;
     }
-    // SAFETY: used while the caller keeps it open; any other number gives errors.
+    // SAFETY: used while the caller keeps it open; calls on any other number return errors.
     let fd = unsafe { BorrowedFd::borrow_raw(number) };
     let in_place = |fs: rustix::fs::StatFs| IN_PLACE.contains(&fs.f_type);
     let holds = |domain: rustix::net::AddressFamily| {
@@ -89,9 +89,9 @@ pub fn may_hold_pages(number: i32) -> bool {
         || is_ring(number)
 }
 
-/// [`may_hold_pages`] of a descriptor that came with a message, by those system calls alone that
-/// sandboxes allow: Chromium's ends a process that asks for a file system or a socket's domain.
-/// So sockets, and files in a mount that is not the tree's, are not told apart.
+/// As [`may_hold_pages`], for a descriptor that arrived with a message, by only those system calls that
+/// sandboxes allow: Chromium's kills a process that queries a file system or a socket's domain.
+/// So it does not recognise sockets, or files in mounts that are not the tree's.
 pub fn received_may_hold_pages(number: i32) -> bool {
     if number < 0 {
         return false;
@@ -103,7 +103,7 @@ pub fn received_may_hold_pages(number: i32) -> bool {
         return false;
     };
     match kind {
-        // In packet mode a pipe carries the flag of direct I/O.
+        // A pipe in packet mode has the flag of direct I/O, too.
         FileType::Fifo | FileType::Directory | FileType::Socket => false,
         // An inode without a file: a ring, or an event counter.
         FileType::Unknown => is_ring(number),

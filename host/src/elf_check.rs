@@ -1,4 +1,4 @@
-//! Checks, before a program starts, that it can be given a pager at all.
+//! Checks, before a program starts, that a pager can be loaded into it.
 //!
 //! A pager is preloaded, which needs the dynamic loader of the C library we are built
 //! for, in a process that the kernel does not start in secure-execution mode.
@@ -13,10 +13,10 @@ use rustix::io::{Errno, pread};
 use rustix::process::{getegid, geteuid, getgid, getuid};
 use std::ffi::CStr;
 
-/// Interpreters of interpreters the kernel follows.
+/// Most nested interpreters that the kernel follows.
 const DEPTH: usize = 5;
 
-/// Bytes of a script's first line the kernel reads.
+/// Bytes of a script's first line that the kernel reads.
 const LINE: usize = 256;
 
 /// Bytes of an ELF header, 32 bits wide.
@@ -25,8 +25,8 @@ const HEADER: usize = 52;
 /// glibc's loader, as the processor's ABI names it.
 const LOADER: &CStr = c"/lib64/ld-linux-x86-64.so.2";
 
-/// Whether the program at `path`, started now by this process, can page itself. Of a
-/// script its interpreter counts. A file that cannot be read passes: exec decides whether it
+/// Checks that the program at `path`, if this process starts it now, can page itself. For a
+/// script its interpreter is checked. A file that cannot be read passes: exec decides whether it
 /// can run.
 pub fn pageable(path: &CStr) -> Result<(), Unpageable> {
     let mut line = [0u8; LINE + 1];
@@ -42,7 +42,7 @@ pub fn pageable(path: &CStr) -> Result<(), Unpageable> {
             }
             return elf(&file, &head[..n], at, depth > 0);
         }
-        // A file of no known kind is given to the shell, as execvp does.
+        // The shell runs a file of an unknown kind, as with execvp.
         let interpreter = head[..n]
             .strip_prefix(b"#!")
             .map_or(&b"/bin/sh"[..], interpreter);
@@ -65,7 +65,7 @@ fn interpreter(line: &[u8]) -> &[u8] {
 }
 
 fn read(path: &CStr) -> Option<OwnedFd> {
-    // Not to wait where the path is a pipe, say.
+    // Opening must not block, on a pipe for example.
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
     open(path, flags, Mode::empty()).ok()
 }
@@ -112,7 +112,7 @@ fn elf(file: &OwnedFd, head: &[u8], path: &CStr, is_interpreter: bool) -> Result
             };
         }
     }
-    // The loader itself, run by name with a program as its argument, has none.
+    // The loader itself, run by name with a program as its argument, names no loader.
     if is_glibc(path.to_bytes()) || is_loader(file) {
         Ok(())
     } else {
@@ -135,7 +135,7 @@ fn is_loader(file: &OwnedFd) -> bool {
     )
 }
 
-/// Returns true if the kernel would start it in secure-execution mode.
+/// Fails if the kernel would start the file in secure-execution mode.
 fn changes_identity(file: &OwnedFd) -> Result<(), Unpageable> {
     let Ok(stat) = fstat(file) else { return Ok(()) };
     let mode = Mode::from_raw_mode(stat.st_mode);
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_script_is_what_its_interpreter_is_however_deep() {
+    fn a_script_is_as_pageable_as_its_interpreter_at_any_depth() {
         let dir = tempfile::tempdir().unwrap();
         let mut elf = vec![0u8; 128];
         elf[..6].copy_from_slice(b"\x7fELF\x02\x01");
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn the_loader_is_known_by_any_name() {
+    fn the_loader_is_recognised_under_any_name() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("ld.so");
         let loader = std::path::Path::new(LOADER.to_str().unwrap());
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn the_loader_of_a_package_store_has_a_long_path() {
+    fn a_loader_with_a_long_path_is_recognised() {
         const INTERPRETER_AT: usize = 0x200;
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("p");
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn other_machines_and_other_identities_are_told_apart() {
+    fn programs_of_other_machines_and_other_identities_are_distinguished() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("p");
         let mut elf = std::fs::read("/bin/true").unwrap();

@@ -1,13 +1,13 @@
-//! The descriptors that a loop waits for, each with a token that says which it is.
+//! The descriptors that a loop waits for, each with a token that identifies it.
 
 use rustix::event::{Timespec, epoll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io;
 
-/// Descriptors reported in a turn: what more is readable waits for the next.
-const A_TURN: usize = 64;
+/// Most descriptors reported by one wait: further readable ones are reported by the next.
+const MAX_REPORTED: usize = 64;
 
-/// The set.
+/// A set of descriptors.
 pub struct EpollSet(OwnedFd);
 
 impl EpollSet {
@@ -27,23 +27,23 @@ impl EpollSet {
         epoll::add(&self.0, fd, data, epoll::EventFlags::IN)
     }
 
-    /// A descriptor that is not in the set (its other end was closed, for example) stays out.
+    /// Removes a descriptor. One that is not in the set (its other end was closed, for example) is ignored.
     pub fn remove(&self, fd: impl AsFd) {
         let _ = epoll::delete(&self.0, fd);
     }
 
-    /// The tokens of what is readable now.
+    /// The tokens of the descriptors that are readable now.
     pub fn readable(&self) -> Vec<u64> {
         let mut tokens = Vec::new();
         self.wait(&Timespec::default(), &mut tokens);
         tokens
     }
 
-    /// Waits until a descriptor is readable, or the limit, and puts the tokens of those that are in place of what
-    /// `tokens` holds.
+    /// Waits until a descriptor is readable, for at most `limit`, and replaces the contents of `tokens` by the tokens of
+    /// the readable ones.
     pub fn wait(&self, limit: &Timespec, tokens: &mut Vec<u64>) {
         tokens.clear();
-        let mut ready = [const { std::mem::MaybeUninit::uninit() }; A_TURN];
+        let mut ready = [const { std::mem::MaybeUninit::uninit() }; MAX_REPORTED];
         if let Ok((events, _)) = epoll::wait(&self.0, &mut ready, Some(limit)) {
             tokens.extend(events.iter().map(|event| event.data.u64()));
         }

@@ -2,8 +2,8 @@
 //!
 //! Closing may wait: for the server of a FUSE file system, for a TCP peer that acknowledges
 //! nothing (SO_LINGER), for the space of a large file to be freed; and with a socket the
-//! kernel closes what was sent there and never read. The peer chooses the descriptor, and can
-//! make its close() block for ever.
+//! kernel closes the descriptors that were sent there and never received. The peer chooses the
+//! descriptor, and can make its close() block for ever.
 //!
 //! Rule: one closing thread per user, while there is something to close. So a slow close()
 //! delays only the user that sent the descriptor.
@@ -19,19 +19,18 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Descriptors of one user that may wait to be closed. Beyond it nothing more is received from that
-/// user.
-const MOST: usize = 512;
+/// Most descriptors of one user that wait to be closed. Beyond them no message of that user is received.
+const MAX_WAITING: usize = 512;
 
-/// How long a thread with nothing to do waits for more.
+/// How long a thread with an empty queue lives on.
 const IDLE: Duration = Duration::from_secs(2);
 
-/// What is being closed, by users.
+/// The descriptors that are being closed, by user.
 pub struct FdReaper {
     users: BTreeMap<u32, ReaperThread>,
-    /// Those that wait for a thread, since none could be started, with their users.
+    /// Descriptors, with their users, that wait because no thread could be started.
     waiting: VecDeque<(u32, OwnedFd)>,
-    /// The process that has their threads.
+    /// The process that started the threads.
     process: u32,
     on_start: fn(),
 }
@@ -42,7 +41,7 @@ struct ReaperThread {
 }
 
 impl FdReaper {
-    /// Closes nothing yet. Each closing thread begins with `on_start`.
+    /// A reaper without threads. Each closing thread first runs `on_start`.
     pub const fn new(on_start: fn()) -> Self {
         Self {
             users: BTreeMap::new(),
@@ -52,7 +51,7 @@ impl FdReaper {
         }
     }
 
-    /// Closes what came from this user, and what waits for a thread.
+    /// Closes a descriptor that this user sent, and the descriptors that wait for a thread.
     pub fn close(&mut self, uid: u32, fd: OwnedFd) {
         if is_quick(&fd) {
             return;
@@ -65,42 +64,42 @@ impl FdReaper {
         }
         self.waiting.push_back((uid, fd));
         while let Some((uid, fd)) = self.waiting.pop_front() {
-            if let Err(fd) = self.give(uid, fd) {
+            if let Err(fd) = self.send(uid, fd) {
                 // No thread can be started: nothing blocks, and the next call tries again.
                 return self.waiting.push_front((uid, fd));
             }
         }
     }
 
-    fn give(&mut self, uid: u32, fd: OwnedFd) -> Result<(), OwnedFd> {
+    fn send(&mut self, uid: u32, fd: OwnedFd) -> Result<(), OwnedFd> {
         let fd = match self.users.get(&uid) {
-            Some(line) => match line.give(fd) {
+            Some(thread) => match thread.send(fd) {
                 Ok(()) => return Ok(()),
                 Err(fd) => fd,
             },
             None => fd,
         };
-        let line = ReaperThread::start(self.on_start);
-        line.give(fd)?;
-        self.users.insert(uid, line);
+        let thread = ReaperThread::start(self.on_start);
+        thread.send(fd)?;
+        self.users.insert(uid, thread);
         Ok(())
     }
 
-    /// Returns true if this user's queue is full, so that nothing more is to be received.
+    /// Returns true if this user's queue is full: the caller receives no further message of the user.
     pub fn is_behind(&self, uid: u32) -> bool {
-        let given = self.users.get(&uid).map_or(0, ReaperThread::waiting);
-        given + self.waiting.iter().filter(|(of, _)| *of == uid).count() >= MOST
+        let sent = self.users.get(&uid).map_or(0, ReaperThread::waiting);
+        sent + self.waiting.iter().filter(|(of, _)| *of == uid).count() >= MAX_WAITING
     }
 }
 
-/// What closes every [`PeerFd`] of this process.
+/// The reaper that closes every [`PeerFd`] of this process.
 static REAPER: Mutex<FdReaper> = Mutex::new(FdReaper::new(|| {}));
 
 fn reaper() -> MutexGuard<'static, FdReaper> {
     REAPER.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The user at the other end of a Unix socket; the highest number where the kernel does not tell.
+/// The user at the other end of a Unix socket; the highest number where the kernel does not report it.
 pub fn peer_uid(socket: impl AsFd) -> u32 {
     rustix::net::sockopt::socket_peercred(socket).map_or(u32::MAX, |peer| peer.uid.as_raw())
 }
@@ -114,13 +113,13 @@ pub struct PeerFd {
 }
 
 impl PeerFd {
-    /// A descriptor of this user.
+    /// A descriptor that this user sent.
     pub fn new(fd: OwnedFd, uid: u32) -> Self {
         let fd = ManuallyDrop::new(fd);
         Self { fd, uid }
     }
 
-    /// Its user.
+    /// The user that sent it.
     pub fn uid(&self) -> u32 {
         self.uid
     }
@@ -142,17 +141,17 @@ impl PeerFd {
         is_quick(&self.fd).then(|| self.into_owned())
     }
 
-    /// Returns true if this user's queue is full, so that nothing more is to be received.
+    /// Returns true if this user's queue is full: the caller receives no further message of the user.
     pub fn is_behind(uid: u32) -> bool {
         reaper().is_behind(uid)
     }
 
-    /// Returns true if as many of all users wait to be closed as one user's queue holds: any of them
-    /// may be many users.
+    /// Returns true if as many descriptors of all users together wait to be closed as one user's queue holds:
+    /// one person may have many users.
     pub fn is_reaper_full() -> bool {
         let reaper = reaper();
-        let given = reaper.users.values().map(ReaperThread::waiting);
-        given.sum::<usize>() + reaper.waiting.len() >= MOST
+        let sent = reaper.users.values().map(ReaperThread::waiting);
+        sent.sum::<usize>() + reaper.waiting.len() >= MAX_WAITING
     }
 }
 
@@ -175,7 +174,7 @@ impl ReaperThread {
         let (sender, receiver) = channel();
         let waiting = Arc::new(AtomicUsize::new(0));
         let counted = waiting.clone();
-        // Where there is no thread, the channel has no receiver, and `give` fails.
+        // Where no thread can be started, the channel has no receiver, and `send` fails.
         let _ = std::thread::Builder::new()
             .name("selfpage-closer".into())
             .spawn(move || {
@@ -189,7 +188,7 @@ impl ReaperThread {
         self.waiting.load(Ordering::Relaxed)
     }
 
-    fn give(&self, fd: OwnedFd) -> Result<(), OwnedFd> {
+    fn send(&self, fd: OwnedFd) -> Result<(), OwnedFd> {
         self.waiting.fetch_add(1, Ordering::Relaxed);
         self.sender.send(fd).map_err(|back| back.0)
     }
@@ -205,8 +204,8 @@ fn close_all(receiver: &Receiver<OwnedFd>, waiting: &AtomicUsize) {
     }
 }
 
-/// Returns true if its close() never blocks: bells and memory, which is what honest clients
-/// send. Decided without a call to a file system, since one may not answer.
+/// Returns true if the descriptor's close() never blocks: eventfds and memfds, which honest clients
+/// send. The check calls no file system, since that may not reply.
 fn is_quick(fd: &OwnedFd) -> bool {
     let link = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()));
     let Ok(link) = link else {
@@ -216,7 +215,7 @@ fn is_quick(fd: &OwnedFd) -> bool {
     name == b"anon_inode:[eventfd]" || (name.starts_with(b"/memfd:") && fcntl_get_seals(fd).is_ok())
 }
 
-/// A socket whose close() waits for so long, or until the other one is dropped: for tests.
+/// A socket whose close() waits for `linger`, or until the returned peer is dropped: for tests.
 #[doc(hidden)]
 pub fn lingering_socket(linger: Duration) -> std::io::Result<(OwnedFd, TcpStream)> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
@@ -261,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_given_to_be_closed_is_closed_though_its_thread_had_ended() {
+    fn a_descriptor_is_closed_though_the_users_thread_had_ended() {
         let mut closer = FdReaper::new(|| {});
         for _ in 0..2 {
             let (ours, theirs) = seqpacket::pair().unwrap();
@@ -269,7 +268,7 @@ mod tests {
             await_close(&ours);
             assert!(!closer.is_behind(7));
             let _ = seqpacket::receive(&ours, RecvFlags::DONTWAIT);
-            // As if it had waited in vain.
+            // As if the thread had ended after IDLE.
             closer.users.get_mut(&7).unwrap().sender = channel().0;
         }
     }

@@ -1,8 +1,8 @@
 //! Descriptors that systemd keeps for a service, beyond the end of its processes (sd_notify(3), `FDSTORE=1`).
 //!
-//! A service is started with what it stored ([`crate::systemd::passed`]), in no order: a name tells what each is, and is
-//! given once. systemd sends no reply: it ignores a descriptor beyond `FileDescriptorStoreMax=`, so the store counts. A
-//! message that was sent is received, whatever becomes of the sender, where it is the service's main process.
+//! A service is started with the descriptors that it stored ([`crate::systemd::passed`]), in no order: the name of each
+//! identifies it, and is given once. systemd sends no reply, and ignores descriptors beyond `FileDescriptorStoreMax=`, so
+//! the store counts. systemd receives a message that the service's main process sent even if that process ends.
 
 use crate::{seqpacket, systemd};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -11,13 +11,13 @@ use rustix::net::{RecvFlags, SendFlags, sockopt};
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
-/// Descriptors at most: their names, of [`NAME`] bytes and a colon, are one variable of the environment, for which the
+/// Most descriptors: their names, of [`NAME`] bytes and a colon, are one variable of the environment, for which the
 /// kernel has 128 KiB (MAX_ARG_STRLEN).
-const MOST: usize = (128 << 10) / (NAME + 1) - 1;
-/// Bytes of a name at most.
+const MAX_FDS: usize = (128 << 10) / (NAME + 1) - 1;
+/// Longest name, in bytes.
 const NAME: usize = 15;
-/// How long systemd may take for what was sent.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// How long [`FdStore::flush`] waits for systemd.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The descriptors of this service that systemd has.
 #[derive(Debug)]
@@ -25,29 +25,30 @@ pub struct FdStore {
     socket: OwnedFd,
     capacity: usize,
     names: BTreeSet<String>,
-    /// Those that systemd had no room for the removal of, in the order of their removal.
-    leaving: VecDeque<String>,
+    /// Names whose removal systemd's socket had no room for, in the order of their removal.
+    to_remove: VecDeque<String>,
 }
 
 /// Why a descriptor is not stored.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum FdStoreError {
-    /// As many as it takes.
+    /// The store has as many descriptors as systemd keeps.
     #[error(
-        "the service's descriptor store is full, at {0}: raise FileDescriptorStoreMax= in its unit, up to {MOST}"
+        "the service's descriptor store is full, at {0}: raise FileDescriptorStoreMax= in its unit, up to {MAX_FDS}"
     )]
     Full(usize),
-    /// A name that systemd has not, or has already.
+    /// A name that is too long, or that a stored descriptor has already.
     #[error("a descriptor's name has {NAME} bytes at most, and is given once")]
     Name,
-    /// systemd's socket.
+    /// systemd's socket does not take the message.
     #[error("systemd takes no descriptor: {0}")]
     Send(Errno),
 }
 
 impl FdStore {
-    /// The store of this service, if its environment has one: `FDSTORE` is how many descriptors it takes. `names` has
-    /// what is there. A process that a service starts inherits its environment, but systemd does not listen to it.
+    /// The store of this service, if its environment has one: `FDSTORE` is the number of descriptors that it takes. `names`
+    /// are those of the descriptors that it has. A process that a service starts inherits the environment, but systemd
+    /// ignores its messages.
     pub fn of_service<'a>(names: impl IntoIterator<Item = &'a str>) -> Option<Self> {
         // Since systemd 248.
         let main = systemd::number("SYSTEMD_EXEC_PID");
@@ -66,9 +67,9 @@ impl FdStore {
     ) -> Self {
         Self {
             socket,
-            capacity: capacity.min(MOST),
+            capacity: capacity.min(MAX_FDS),
             names: names.into_iter().map(str::to_owned).collect(),
-            leaving: VecDeque::new(),
+            to_remove: VecDeque::new(),
         }
     }
 
@@ -77,7 +78,7 @@ impl FdStore {
         if name.len() > NAME || self.has(name) {
             return Err(FdStoreError::Name);
         }
-        if self.names.len() + self.leaving.len() >= self.capacity {
+        if self.names.len() + self.to_remove.len() >= self.capacity {
             return Err(FdStoreError::Full(self.capacity));
         }
         // systemd would drop a connection whose peer has hung up.
@@ -86,7 +87,7 @@ impl FdStore {
         Ok(())
     }
 
-    /// The names that begin so.
+    /// The stored names that begin with `prefix`.
     pub fn names(&self, prefix: &str) -> Vec<String> {
         let from = self.names.range(prefix.to_owned()..);
         from.take_while(|it| it.starts_with(prefix))
@@ -94,41 +95,41 @@ impl FdStore {
             .collect()
     }
 
-    /// Removes descriptors, in this order. Those that systemd does not remove now are removed with the next.
+    /// Removes descriptors, in this order. Where the message cannot be sent now, the next call sends it first.
     pub fn remove(&mut self, names: impl IntoIterator<Item = String>) {
         let names = names.into_iter();
-        let there = names.filter(|name| self.names.remove(name));
-        self.leaving.extend(there);
-        while let Some(name) = self.leaving.front() {
+        let stored = names.filter(|name| self.names.remove(name));
+        self.to_remove.extend(stored);
+        while let Some(name) = self.to_remove.front() {
             if self
                 .send(&format!("FDSTOREREMOVE=1\nFDNAME={name}"), &[])
                 .is_err()
             {
                 return;
             }
-            self.leaving.pop_front();
+            self.to_remove.pop_front();
         }
     }
 
-    /// Has systemd close a copy of a descriptor once it has done what was sent before (sd_notify_barrier(3)).
+    /// Has systemd close a copy of a descriptor once it has handled the messages before (sd_notify_barrier(3)).
     pub fn close_after(&self, bell: BorrowedFd<'_>) {
         let _ = self.send("BARRIER=1", &[bell]);
     }
 
-    /// Waits until systemd has done what was sent, or for some seconds.
+    /// Waits until systemd has handled the messages before, for a few seconds at most.
     pub fn flush(&self) {
         let Ok((own, bell)) = seqpacket::pair() else {
             return;
         };
         self.close_after(bell.as_fd());
         drop(bell);
-        let _ = sockopt::set_socket_timeout(&own, sockopt::Timeout::Recv, Some(PATIENCE));
+        let _ = sockopt::set_socket_timeout(&own, sockopt::Timeout::Recv, Some(FLUSH_TIMEOUT));
         let _ = seqpacket::receive(&own, RecvFlags::empty());
     }
 
-    /// Returns true if a descriptor of this name is there.
+    /// Returns true if systemd has a descriptor of this name.
     pub fn has(&self, name: &str) -> bool {
-        self.names.contains(name) || self.leaving.iter().any(|it| it == name)
+        self.names.contains(name) || self.to_remove.iter().any(|it| it == name)
     }
 
     fn send(&self, message: &str, fds: &[BorrowedFd<'_>]) -> Result<(), FdStoreError> {
@@ -182,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn what_systemd_does_not_remove_is_removed_with_the_next() {
+    fn a_removal_that_cannot_be_sent_is_sent_before_the_next() {
         let (mut store, systemd) = store(2);
         let file = rustix::fs::memfd_create("file", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
         for name in ["7.a", "8.a"] {
@@ -205,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_descriptor_that_systemd_does_not_take_is_no_part_of_the_store() {
+    fn a_descriptor_that_cannot_be_sent_is_not_in_the_store() {
         let (mut store, systemd) = store(3);
         drop(systemd);
         let file = rustix::fs::memfd_create("file", rustix::fs::MemfdFlags::CLOEXEC).unwrap();

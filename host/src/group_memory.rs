@@ -1,4 +1,4 @@
-//! The memory that the control groups of this process allow it, in either version of control groups.
+//! The memory that the control groups of this process allow, in either version of control groups.
 //!
 //! Rule: a group's limit holds for all groups in it, so the lowest on the way to the root counts. Memory of files
 //! counts as available: the kernel reclaims it before it ends a process.
@@ -29,12 +29,12 @@ const VERSION_2: GroupFiles = GroupFiles {
     file_fields: ["inactive_file ", "active_file "],
 };
 
-/// The lowest limit, in bytes. Version 1 has a very high one where there is none.
+/// The lowest limit, in bytes. Version 1 shows a very high number for no limit.
 pub fn limit() -> Option<u64> {
     least_of_own(limit_of)
 }
 
-/// The least that a group may take beside what it has, in bytes.
+/// The least that one of the groups may still take, in bytes.
 pub fn available() -> Option<u64> {
     least_of_own(available_of)
 }
@@ -53,7 +53,7 @@ fn least_of_own(of: impl Fn(&Path, &GroupFiles) -> Option<u64>) -> Option<u64> {
     cgroup_membership::own().iter().filter_map(least).min()
 }
 
-/// The least of a group and those that it is in.
+/// The least value of a group and its ancestors.
 fn least(root: &Path, group: &Path, of: impl Fn(&Path) -> Option<u64>) -> Option<u64> {
     let inside =
         |folder: &Path| -> PathBuf { root.join(folder.strip_prefix("/").unwrap_or(folder)) };
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_available_is_the_rest_of_the_fullest_group_and_its_files() {
+    fn available_memory_is_the_rest_of_the_fullest_group_and_its_file_pages() {
         let root = tempfile::tempdir().unwrap();
         let root = root.path();
         std::fs::create_dir(root.join("a")).unwrap();

@@ -1,4 +1,4 @@
-//! A process that was killed and has not ended: its last threads wait in the kernel.
+//! A process that was killed and has not ended, since its last threads wait in the kernel.
 //!
 //! A killed thread ends when its call returns. Some calls wait uninterruptibly for another process (for a memfd's lock, for the
 //! reply of a FUSE server), as long as that process likes.
@@ -7,8 +7,8 @@ use crate::process_tree::ProcStat;
 use crate::procfs::threads;
 use rustix::process::Pid;
 
-/// Returns true if a process executes nothing of its own any more, but has threads that wait uninterruptibly: its first thread
-/// has ended, and none of the others runs.
+/// Returns true if a process has no runnable thread any more, but threads that wait uninterruptibly: its first thread
+/// has ended, and each other thread has ended or waits.
 pub fn waits_in_kernel(pid: Pid) -> bool {
     let state = |thread: Pid| ProcStat::of(thread).map(|stat| stat.state);
     if state(pid) != Some(b'Z') {
@@ -34,7 +34,7 @@ mod tests {
         while ProcStat::of(pid).is_some_and(|stat| stat.state != b'Z') {
             std::thread::yield_now();
         }
-        assert!(!waits_in_kernel(pid), "it is to be reaped alone");
+        assert!(!waits_in_kernel(pid), "a zombie has no thread that waits");
         child.wait().unwrap();
     }
 }

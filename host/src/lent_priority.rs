@@ -1,37 +1,37 @@
 //! Real-time priority that the daemon lends to the threads of a tenant that move its pages.
 //!
-//! Weights order the threads of one control group, or of one session; only a real-time class comes
-//! before the work of all others. It is lent for a budget that the daemon enforces, so a daemon that
-//! dies leaves threads with it: the tenant takes it from its own threads when it notices, and the
-//! next daemon from all that it finds.
+//! Weights order the threads of one control group, or of one session; only a real-time class runs
+//! before the work of all others. The daemon lends it for a budget that the daemon enforces, so a
+//! daemon that dies leaves threads with lent priority: the tenant ends it for its own threads when it
+//! loses its connection, and the next daemon for all threads that it finds.
 //!
-//! Rules: a thread with a class of its own choice keeps it. What a thread starts is ordinary. A
-//! program that changes its class meanwhile has what it chose.
+//! Rules: a thread with a class of its own choice keeps it. The threads and processes that it starts
+//! are ordinary. A program that changes its class meanwhile keeps its choice.
 
 use crate::procfs::threads;
 use rustix::io::Errno;
 use rustix::process::Pid;
 use wired::sched_class::{REAL_TIME, class_of, is_ordinary, priority_of, set_class, set_real_time};
 
-/// The priority of threads that have it lent: below the daemon's own, and seldom a program's own
-/// choice, which is 1 or far above.
+/// The priority that is lent: below the daemon's own, and seldom a program's own choice, which is 1 or
+/// far above.
 pub const LENT: i32 = 2;
 
 /// The priority of the daemon's loop, which must be able to take it back.
 pub const DAEMON: i32 = 3;
 
-/// The priority of the disk's thread, which works for all tenants: what one of them has it do must not
-/// delay a thread of another that a page has arrived for.
+/// The priority of the disk's thread, which works for all tenants: its work for one tenant must not
+/// delay a thread of another whose page has arrived.
 pub const DISK: i32 = LENT;
 
-/// Returns true if a thread has it lent now. A thread may lower a priority that it has, and does not
-/// keep it by that; it cannot clear the flag.
+/// Returns true if a thread has lent priority now. A thread may lower a lent priority, which stays a lent
+/// one; it cannot clear SCHED_RESET_ON_FORK.
 pub fn is_lent(thread: u32) -> bool {
     let is_low = |priority| (1..=LENT).contains(&priority);
     class_of(thread) == Some(REAL_TIME) && priority_of(thread).is_some_and(is_low)
 }
 
-/// Lends it to a thread, and returns the thread's own class.
+/// Lends priority to a thread, and returns the thread's own class.
 ///
 /// # Errors
 /// `EINVAL` for a thread with a class of its own choice; else the kernel's error.
@@ -43,21 +43,21 @@ pub fn lend(thread: u32) -> Result<i32, Errno> {
     set_real_time(thread, LENT).map(|()| own)
 }
 
-/// Whether the kernel permits this process real-time priority, tried by a thread that ends.
+/// Returns true if the kernel permits this process real-time priority, which a thread tries that then ends.
 pub fn is_permitted() -> bool {
     let tried = std::thread::spawn(|| set_real_time(0, LENT).is_ok());
     tried.join().unwrap_or(false)
 }
 
-/// Gives a thread its own class again.
+/// Ends lent priority: gives a thread its own class again.
 pub fn end(thread: u32, own: i32) {
     if is_lent(thread) && set_class(thread, own).is_err() {
-        // Without the right to clear it the flag stays: only what it starts is affected.
+        // Without the right to clear the flag it stays, and affects only children of the thread.
         let _ = set_class(thread, own | libc::SCHED_RESET_ON_FORK);
     }
 }
 
-/// Ends it for all threads of these processes.
+/// Ends lent priority for all threads of these processes.
 pub fn end_all(processes: impl IntoIterator<Item = Pid>) {
     for pid in processes {
         for thread in threads(pid) {
@@ -73,11 +73,11 @@ mod tests {
     use std::sync::mpsc::channel;
     use std::sync::{Mutex, PoisonError};
 
-    /// One test ends priority for all threads of this process, which the other must not be in.
+    /// One test ends lent priority for all threads of this process, and must not run beside the other.
     static LENDING: Mutex<()> = Mutex::new(());
 
     #[test]
-    fn a_thread_has_its_own_class_again() {
+    fn a_thread_has_its_own_class_again_after_a_loan() {
         let _alone = LENDING.lock().unwrap_or_else(PoisonError::into_inner);
         std::thread::spawn(|| {
             let own = gettid().as_raw_nonzero().get() as u32;
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn all_threads_of_a_process_have_their_own_class_again() {
+    fn all_threads_of_a_process_have_their_own_class_again_after_a_loan() {
         let _alone = LENDING.lock().unwrap_or_else(PoisonError::into_inner);
         let (sender, receiver) = channel();
         let (finish, finished) = channel::<()>();

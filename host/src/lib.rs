@@ -1,8 +1,8 @@
-//! What Linux has of processes: control groups, /proc, reservations of processor time, the seccomp
+//! Linux's interfaces to processes: control groups, /proc, reservations of processor time, the seccomp
 //! filter of a tree, and sockets that pass descriptors.
 //!
-//! Rule: what a preloaded library uses of it, between vfork and exec or in a fork's child,
-//! allocates nothing: [`seqpacket`], [`elf_check`], [`seccomp::call`].
+//! Rule: the modules that a preloaded library uses, between vfork and exec or in a fork's child,
+//! allocate nothing: [`seqpacket`], [`elf_check`], [`seccomp::call`].
 
 pub mod address_spaces;
 pub mod boot;
@@ -30,7 +30,7 @@ pub mod wiring;
 pub use elf_check::pageable;
 pub use unpageable::Unpageable;
 
-/// The error of the system call that the C library has just made for this thread.
+/// The error (errno) of this thread's last call of the C library.
 pub fn last_errno() -> rustix::io::Errno {
     let error = std::io::Error::last_os_error();
     rustix::io::Errno::from_io_error(&error).unwrap_or(rustix::io::Errno::IO)

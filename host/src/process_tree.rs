@@ -11,15 +11,15 @@ use std::time::{Duration, Instant};
 /// The fields of /proc/PID/stat.
 #[derive(Clone, Copy, Debug)]
 pub struct ProcStat {
-    /// One letter: R, S, D, T, t, Z, X.
+    /// The state: R, S, D, T, t, Z or X.
     pub state: u8,
-    /// Its parent; `None` above the first.
+    /// The parent; `None` for the first process of the namespace.
     pub parent: Option<Pid>,
-    /// When it started, in clock ticks since boot: with its number, its name for good.
+    /// The start time in clock ticks since boot: with the process number it identifies the process for ever.
     pub start: u64,
-    /// The kernel's flags of its first thread.
+    /// The kernel's flags of the first thread.
     flags: u32,
-    /// Its threads.
+    /// The number of threads.
     threads: u32,
 }
 
@@ -27,12 +27,12 @@ pub struct ProcStat {
 const EXITING: u32 = 4;
 
 impl ProcStat {
-    /// Of a process that exists.
+    /// Of a process; `None` where it does not exist or /proc cannot be read.
     pub fn of(pid: Pid) -> Option<Self> {
         Self::read(pid).ok()?
     }
 
-    /// The same; an error where it is not known: /proc cannot be read, most likely for want of a descriptor.
+    /// Of a process; `None` where it does not exist, and an error where /proc cannot be read, most likely for want of a descriptor.
     pub fn read(pid: Pid) -> io::Result<Option<Self>> {
         /// Bytes of 52 numbers of 20 digits, and a name.
         const LONGEST: usize = 2 << 10;
@@ -40,14 +40,14 @@ impl ProcStat {
             Ok(stat) => Ok(Self::parse(stat)),
             Err(why) => match why.raw_os_error() {
                 Some(libc::ENOENT | libc::ESRCH) => Ok(None),
-                // Not a process of that number, at least.
+                // No process of that number exists, whatever the error.
                 _ if test_kill_process(pid) == Err(Errno::SRCH) => Ok(None),
                 _ => Err(why),
             },
         }
     }
 
-    /// Of the contents of a /proc/PID/stat.
+    /// Parses the contents of a /proc/PID/stat.
     pub fn parse(stat: &[u8]) -> Option<Self> {
         // The name stands in brackets and may hold brackets and spaces itself.
         let after = stat.iter().rposition(|b| *b == b')')? + 1;
@@ -73,34 +73,34 @@ impl ProcStat {
         })
     }
 
-    /// Returns true if its first thread ends, or has ended. The kernel marks a thread that ends before
-    /// it clears the thread's number in memory.
+    /// Returns true if the first thread is ending, or has ended. The kernel sets the flag of an ending
+    /// thread before it clears the thread's number in memory.
     pub fn is_exiting(&self) -> bool {
         matches!(self.state, b'Z' | b'X') || self.flags & EXITING != 0
     }
 
-    /// Returns true if it runs nothing any more: stopped, traced, or dead.
-    pub fn is_still(&self) -> bool {
+    /// Returns true if the process does not run: it is stopped by a signal or a tracer, or has ended.
+    pub fn is_stopped_or_dead(&self) -> bool {
         self.is_dead() || matches!(self.state, b'T' | b't')
     }
 
-    /// Returns true if it has ended and waits to be reaped. One whose first thread has ended is a zombie,
-    /// too, while its others run.
+    /// Returns true if the process has ended and waits to be reaped. The state of a process whose first
+    /// thread has ended is a zombie's, too, while its other threads run.
     pub fn is_dead(&self) -> bool {
         self.state == b'X' || self.state == b'Z' && self.threads <= 1
     }
 }
 
-/// A process, by what names it for good.
+/// A process, identified for ever.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Process {
     /// Process id.
     pub pid: u32,
-    /// Start time in clock ticks since boot; 0 when not known.
+    /// Start time in clock ticks since boot; 0 where unknown.
     pub start: u64,
 }
 
-/// A process now.
+/// The process that has this number now.
 pub fn process(pid: Pid) -> Process {
     let start = ProcStat::of(pid).map_or(0, |stat| stat.start);
     Process {
@@ -109,19 +109,19 @@ pub fn process(pid: Pid) -> Process {
     }
 }
 
-/// Returns true if a process still runs, or may.
+/// Returns true if a process still runs, or if that is unknown.
 pub fn is_alive(process: Process) -> bool {
-    let is_it =
+    let is_same =
         |stat: ProcStat| !stat.is_dead() && (process.start == 0 || stat.start == process.start);
-    Pid::from_raw(process.pid as i32).is_some_and(|pid| may_be(pid, is_it))
+    Pid::from_raw(process.pid as i32).is_some_and(|pid| may_match(pid, is_same))
 }
 
-/// Returns true if a process is so, or is not known: one that lives is never taken for ended.
-fn may_be(pid: Pid, is_so: impl FnOnce(ProcStat) -> bool) -> bool {
-    ProcStat::read(pid).map_or(true, |stat| stat.is_some_and(is_so))
+/// Returns true if a process matches, or if that is unknown: a running process is never taken for an ended one.
+fn may_match(pid: Pid, matches: impl FnOnce(ProcStat) -> bool) -> bool {
+    ProcStat::read(pid).map_or(true, |stat| stat.is_some_and(matches))
 }
 
-/// A process's number as its own PID namespace has it.
+/// A process's number in its own PID namespace.
 pub fn inner_pid(pid: Pid) -> Option<u32> {
     let status = read_status(pid).ok()?;
     let numbers = status
@@ -130,7 +130,7 @@ pub fn inner_pid(pid: Pid) -> Option<u32> {
     numbers.split_whitespace().last()?.parse().ok()
 }
 
-/// A process's or thread's `status`, which is text but for a name of its choice.
+/// The `status` file of a process or thread. Its name may be any bytes, so the text is converted lossily.
 fn read_status(pid: Pid) -> io::Result<String> {
     /// Bytes of a file with a few dozen lines.
     const LONGEST: usize = 8 << 10;
@@ -139,7 +139,7 @@ fn read_status(pid: Pid) -> io::Result<String> {
     Ok(String::from_utf8_lossy(status).into_owned())
 }
 
-/// The process of a thread; an error where there was nothing to read it by.
+/// The process of a thread; an error where a shortage of descriptors or memory keeps it unknown.
 pub fn process_of(thread: Pid) -> io::Result<Option<Pid>> {
     let status = match read_status(thread) {
         Err(why) if is_shortage(&why) => return Err(why),
@@ -149,13 +149,13 @@ pub fn process_of(thread: Pid) -> io::Result<Option<Pid>> {
     Ok(number.and_then(|number| Pid::from_raw(number.trim().parse().ok()?)))
 }
 
-/// Returns true if a process of this number, started then, still runs, or may.
+/// Returns true if the process with this number and start time still runs, or if that is unknown.
 pub fn is_running(pid: Pid, start: u64) -> bool {
-    may_be(pid, |stat| stat.start == start && !stat.is_dead())
+    may_match(pid, |stat| stat.start == start && !stat.is_dead())
 }
 
-/// A file of a process's in /proc, by one read: the kernel makes it as a whole, and each process that
-/// comes in costs some.
+/// Reads a file of a process's in /proc by one read: the kernel formats it as a whole, and each process
+/// that joins a tree costs several such reads.
 fn read_at_once<'a>(pid: Pid, name: &str, into: &'a mut [u8]) -> io::Result<&'a [u8]> {
     let mut file = std::fs::File::open(format!("/proc/{}/{name}", pid.as_raw_nonzero()))?;
     let len = file.read(into)?;
@@ -175,8 +175,8 @@ pub fn descends(pid: Pid, ancestor: Pid) -> bool {
     false
 }
 
-/// Whether `pid` is at most `levels` generations below `ancestor`: for a process that may be
-/// anyone's, and may be as many generations deep as its user likes.
+/// Returns true if `pid` is at most `levels` generations below `ancestor`. The bound is for untrusted
+/// processes, which may be any number of generations deep.
 pub fn descends_within(pid: Pid, ancestor: Pid, levels: usize) -> bool {
     let parent = |pid: &Pid| ProcStat::of(*pid).and_then(|stat| stat.parent);
     std::iter::successors(Some(pid), parent)
@@ -184,14 +184,14 @@ pub fn descends_within(pid: Pid, ancestor: Pid, levels: usize) -> bool {
         .any(|pid| pid == ancestor)
 }
 
-/// Whose process it is.
+/// The parent and the users of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProcStatus {
-    /// Its parent; `None` above the first.
+    /// The parent; `None` for the first process of the namespace.
     pub parent: Option<Pid>,
     /// Its real user.
     pub user: u32,
-    /// Its effective user, by whom it may signal others.
+    /// Its effective user, which decides which processes it may signal.
     pub effective_user: u32,
 }
 
@@ -199,21 +199,21 @@ pub struct ProcStatus {
 #[repr(C)]
 #[derive(Default)]
 pub struct PidfdInfo {
-    /// What is asked for, and then what is answered.
+    /// The requested fields; on return, the fields that the kernel filled.
     pub mask: u64,
     cgroup: u64,
     pid: u32,
-    /// The process, as the caller's namespace numbers it: [`PIDFD_INFO_PID`].
+    /// The process's number in the caller's namespace: [`PIDFD_INFO_PID`].
     pub tgid: u32,
     ppid: u32,
     ruid: u32,
     rgid: u32,
     euid: u32,
-    /// Of files, and saved; how it ended.
+    /// Saved and file-system users and groups; the exit status.
     others: [u32; 6],
 }
 
-/// Of [`PidfdInfo::mask`]: numbers.
+/// A bit of [`PidfdInfo::mask`]: the process numbers.
 pub const PIDFD_INFO_PID: u64 = 1;
 
 /// Linux 6.13.
@@ -222,12 +222,12 @@ pub const PIDFD_GET_INFO: libc::Ioctl =
 const PIDFD_INFO_CREDS: u64 = 1 << 1;
 
 impl ProcStatus {
-    /// Of a process that exists.
+    /// Of a process; `None` where it does not exist or cannot be read.
     pub fn of(pid: Pid) -> Option<Self> {
         Self::read(pid).ok()?
     }
 
-    /// The same; an error where there was nothing to read it by.
+    /// Of a process; `None` where it does not exist, and an error where a shortage of descriptors or memory keeps it unknown.
     pub fn read(pid: Pid) -> io::Result<Option<Self>> {
         let pidfd = pidfd_open(pid, PidfdFlags::empty()).map_err(io::Error::from);
         let status = pidfd.and_then(|pidfd| match Self::of_pidfd(&pidfd) {
@@ -240,7 +240,7 @@ impl ProcStatus {
         }
     }
 
-    /// A tenth of the time of /proc, which formats every field.
+    /// By an ioctl on a pidfd, which takes a tenth of the time of /proc, where the kernel formats every field.
     fn of_pidfd(pidfd: &OwnedFd) -> Option<Self> {
         let mut info = PidfdInfo {
             mask: PIDFD_INFO_CREDS,
@@ -256,16 +256,16 @@ impl ProcStatus {
     }
 
     fn of_proc(pid: Pid) -> io::Result<Option<Self>> {
-        /// With room for its lists of processors and memory nodes.
+        /// Room for the whole file, with its lists of processors and memory nodes.
         const LONGEST: usize = 16 << 10;
         let mut buffer = vec![0; LONGEST];
         Ok(Self::parse(read_at_once(pid, "status", &mut buffer)?))
     }
 
-    /// Of the contents of a /proc/PID/status.
+    /// Parses the contents of a /proc/PID/status.
     fn parse(bytes: &[u8]) -> Option<Self> {
         let mut lines = bytes.split(|b| *b == b'\n');
-        // The lines come in this order, and a name's newline is written as two characters.
+        // The kernel writes the lines in this order, and escapes a newline in the name.
         let mut field = |name: &str| {
             let line = lines.find_map(|line| line.strip_prefix(name.as_bytes()))?;
             std::str::from_utf8(line).ok()
@@ -281,12 +281,12 @@ impl ProcStatus {
     }
 }
 
-/// All live processes below `root`, without it, parents before their children. None where that is not known.
+/// All live processes below `root`, without `root`, parents before their children. Empty where they cannot be read.
 pub fn below(root: Pid) -> Vec<Pid> {
     try_below(root).unwrap_or_default()
 }
 
-/// The same; an error where it is not known, most likely for want of a descriptor.
+/// As [`below`], with an error where the processes cannot be read, most likely for want of a descriptor.
 pub fn try_below(root: Pid) -> io::Result<Vec<Pid>> {
     let mut children: HashMap<Pid, Vec<Pid>> = HashMap::new();
     for entry in std::fs::read_dir("/proc")? {
@@ -295,8 +295,8 @@ pub fn try_below(root: Pid) -> io::Result<Vec<Pid>> {
             .to_str()
             .and_then(|name| name.parse().ok())
             .and_then(Pid::from_raw);
-        // Not by `stat`: while that is read, the kernel keeps the memory of a process that ends, and with it what
-        // other processes want to write or unmount once it has ended.
+        // Not by `stat`: while that is read, the kernel keeps the memory of an ending process, and with it files that
+        // other processes wait to write or unmount.
         let Some(pid) = pid else { continue };
         if let Some(parent) = ProcStatus::read(pid)?.and_then(|status| status.parent) {
             children.entry(parent).or_default().push(pid);
@@ -308,7 +308,7 @@ pub fn try_below(root: Pid) -> io::Result<Vec<Pid>> {
         found.extend(children.remove(pid).unwrap_or_default());
         next += 1;
     }
-    found.retain(|pid| may_be(*pid, |stat| !stat.is_dead()));
+    found.retain(|pid| may_match(*pid, |stat| !stat.is_dead()));
     Ok(found)
 }
 
@@ -316,7 +316,7 @@ pub fn try_below(root: Pid) -> io::Result<Vec<Pid>> {
 pub fn signal_all(pids: &[Pid], signal: Signal) {
     let us = rustix::process::getpid();
     for pid in pids {
-        // The pid may be another process's by now: open a pidfd, then check again.
+        // The number may belong to another process by now: open a pidfd, then check the ancestry.
         let Ok(held) = pidfd_open(*pid, PidfdFlags::empty()) else {
             continue;
         };
@@ -326,10 +326,10 @@ pub fn signal_all(pids: &[Pid], signal: Signal) {
     }
 }
 
-/// Kills everything below this process, which must be their subreaper, and reaps it.
-/// Goes round until nothing is left: processes fork while they are being killed.
-/// Returns how many were killed; gives up at `limit` on those the kernel does not let
-/// die (in an uninterruptible wait), which die when it does.
+/// Kills all processes below this one, which must be their subreaper, and reaps them.
+/// Repeats until none is left, since processes fork while others are killed.
+/// Returns the number of killed processes; after `limit` it leaves those in an
+/// uninterruptible wait, which end when the wait does.
 pub fn kill_below(limit: Duration) -> usize {
     let (begin, mut killed) = (Instant::now(), std::collections::HashSet::new());
     loop {
@@ -346,7 +346,7 @@ pub fn kill_below(limit: Duration) -> usize {
     }
 }
 
-/// Frees the memory of a process that is being killed, without waiting for it to run.
+/// Frees the memory of a process that was killed, before its threads have run and ended.
 pub fn release_memory(pidfd: &OwnedFd) {
     // SAFETY: takes a descriptor and flags, touches no memory of ours.
     unsafe { libc::syscall(libc::SYS_process_mrelease, pidfd.as_raw_fd(), 0) };

@@ -11,21 +11,21 @@ use rustix::thread::Timespec;
 use std::mem::MaybeUninit;
 use std::path::Path;
 
-/// Bytes in the longest message.
+/// Bytes of the longest message.
 pub const MESSAGE: usize = 512;
 
-/// Descriptors that a message carries at most.
+/// Most descriptors that a message carries.
 pub const DESCRIPTORS: usize = 16;
 
 /// A message as it arrived.
 pub struct Received {
     /// Its bytes.
     pub bytes: [u8; MESSAGE],
-    /// How many; 0 at the end of the connection.
+    /// The number of bytes; 0 at the end of the connection.
     pub len: usize,
-    /// Descriptors that came along, in order, then `None`.
+    /// The descriptors of the message, in order, then `None`.
     pub fds: [Option<OwnedFd>; DESCRIPTORS],
-    /// True if more came, for which this process had no room (`ulimit -n`).
+    /// True if the message had more descriptors than this process had room for (`ulimit -n`).
     pub fds_lost: bool,
     /// The sender's credentials, where the socket has SO_PASSCRED set.
     pub sender: Option<UCred>,
@@ -57,7 +57,7 @@ pub fn connect(path: &Path) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// The same without blocking where the listener has too many connections to accept.
+/// As [`connect`], without blocking where the listener's backlog is full.
 pub fn try_connect(path: &Path) -> io::Result<OwnedFd> {
     let address = SocketAddrUnix::new(path)?;
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -77,7 +77,7 @@ const IN_FLIGHT_LIMIT: usize = 1000;
 
 /// Sends one message. The kernel lets a user have as many descriptors in flight as a process may have
 /// open: where processes of that user have sent as many, the message waits for up to a second until
-/// some are received, with [`SendFlags::DONTWAIT`] too: the limit is the user's, not the peer's.
+/// some are received, even with [`SendFlags::DONTWAIT`]: the limit is on the user, not on the peer.
 pub fn send(
     to: impl AsFd,
     bytes: &[u8],
@@ -96,8 +96,8 @@ pub fn send(
     }
 }
 
-/// Sends one message. A peer that has gone is an error (EPIPE), not a signal; too many descriptors in
-/// flight are one (ETOOMANYREFS), too.
+/// Sends one message. Fails with EPIPE, without a signal, where the peer has closed, and with
+/// ETOOMANYREFS where too many descriptors are in flight.
 pub fn try_send(
     to: impl AsFd,
     bytes: &[u8],
@@ -126,9 +126,9 @@ pub fn try_send(
 pub struct UntrustedMessage {
     /// The message.
     pub message: Received,
-    /// Descriptors beyond those it has room for.
+    /// Descriptors beyond those that [`Received`] has room for.
     pub more: Vec<OwnedFd>,
-    /// Whether all of its bytes are there.
+    /// True if none of its bytes were cut off.
     pub whole: bool,
 }
 
@@ -142,8 +142,8 @@ pub fn receive(from: impl AsFd, flags: RecvFlags) -> io::Result<Received> {
     receive_into(from, flags, &mut space, drop).map(|(message, _)| message)
 }
 
-/// Receives one message with all its descriptors: the kernel closes those that find no room
-/// before this returns, and that close may block for ever.
+/// Receives one message with all its descriptors, up to the kernel's limit: the kernel would close those
+/// without room before the call returns, and that close may block for ever.
 pub fn receive_all(from: impl AsFd, flags: RecvFlags) -> io::Result<UntrustedMessage> {
     let mut space =
         [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS), ScmCredentials(1))];
@@ -178,8 +178,8 @@ fn receive_into(
             &mut control,
             flags | RecvFlags::CMSG_CLOEXEC,
         ) {
-            // The peer closed with a message of ours unread. The kernel says so once, ahead of what the
-            // peer had sent before: a refusal, for example.
+            // The peer closed with a message of ours unread. The kernel reports this error once, ahead of
+            // messages that the peer sent before: a refusal, for example.
             Err(Errno::INTR | Errno::CONNRESET) => {}
             other => break other?,
         }

@@ -1,4 +1,4 @@
-//! Signals that wait for a thread to take them, and interrupt none.
+//! Signals that a process blocks, and reads from a descriptor.
 
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use rustix::io;
@@ -7,7 +7,7 @@ use std::mem::MaybeUninit;
 /// A set of signals.
 pub fn set_of(signals: &[i32]) -> libc::sigset_t {
     let mut set = MaybeUninit::uninit();
-    // SAFETY: the set is made before it is used.
+    // SAFETY: sigemptyset initializes the set before it is used.
     unsafe {
         libc::sigemptyset(set.as_mut_ptr());
         for signal in signals {
@@ -20,7 +20,7 @@ pub fn set_of(signals: &[i32]) -> libc::sigset_t {
 /// The set of all signals.
 pub fn all() -> libc::sigset_t {
     let mut set = MaybeUninit::uninit();
-    // SAFETY: fills the set.
+    // SAFETY: sigfillset initializes the set.
     unsafe {
         libc::sigfillset(set.as_mut_ptr());
         set.assume_init()
@@ -37,8 +37,8 @@ pub fn is_ignored(signal: i32) -> bool {
     }
 }
 
-/// Changes this thread's mask as `sigprocmask` does; returns the mask before. By the system call: in a program that pages
-/// by upcalls the library's own `sigprocmask` blocks no SIGBUS.
+/// Changes this thread's mask as `sigprocmask` does; returns the mask before. By the system call, since the
+/// `sigprocmask` of the preload library never blocks SIGBUS in a program that pages by upcalls.
 pub fn change_mask(how: i32, set: &libc::sigset_t) -> libc::sigset_t {
     let mut before = set_of(&[]);
     // SAFETY: the kernel reads and writes the first word of each set.
@@ -54,18 +54,18 @@ pub fn change_mask(how: i32, set: &libc::sigset_t) -> libc::sigset_t {
     before
 }
 
-/// Has the signals of a set wait, for this thread and those that it starts.
+/// Blocks the signals of a set, for this thread and those that it starts.
 pub fn block(set: &libc::sigset_t) {
     change_mask(libc::SIG_BLOCK, set);
 }
 
-/// Makes a write beyond the limit on the size of files an error of that write (EFBIG), for this thread and those that
-/// it starts: the signal that comes with it ends no service.
+/// Blocks SIGXFSZ, for this thread and those that it starts: a write beyond the limit on the size of files then fails
+/// with EFBIG, and does not kill the service.
 pub fn block_file_size() {
     block(&set_of(&[libc::SIGXFSZ]));
 }
 
-/// Has requests to end wait for ever: for a process that ends with another one, which they reach, too.
+/// Blocks the signals that request an end: for a process that ends with another process, which receives them, too.
 pub fn block_requests_to_end() {
     block(&set_of(&[
         libc::SIGTERM,
@@ -80,8 +80,8 @@ pub fn block_requests_to_end() {
 pub struct SignalFd(OwnedFd);
 
 impl SignalFd {
-    /// Makes the descriptor. It reads the signals of the process that reads, but wakes up for the
-    /// process that made it: a fork's child makes one of its own.
+    /// Opens the descriptor. A read returns signals of the reading process, but a poll reports those of
+    /// the process that opened it: a fork's child opens one of its own.
     pub fn open(set: &libc::sigset_t) -> io::Result<Self> {
         // SAFETY: reads the set.
         let fd = unsafe { libc::signalfd(-1, set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) };
@@ -92,7 +92,7 @@ impl SignalFd {
         Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
 
-    /// The next signal that waits.
+    /// The next pending signal.
     pub fn next(&self) -> Option<libc::signalfd_siginfo> {
         let mut info = MaybeUninit::<libc::signalfd_siginfo>::uninit();
         let size = size_of::<libc::signalfd_siginfo>();

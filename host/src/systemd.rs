@@ -1,7 +1,7 @@
-//! What systemd passes to a service, and the readiness that it awaits.
+//! Descriptors that systemd passes to a service, and notifications of the service to systemd.
 //!
-//! Two small protocols over the environment (sd_listen_fds(3), sd_notify(3)); nothing of
-//! systemd is needed for either, and without it both do nothing.
+//! Two small protocols over the environment (sd_listen_fds(3), sd_notify(3)). Neither needs a library of
+//! systemd's, and both do nothing where systemd did not start the process.
 
 use rustix::fd::{BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
@@ -13,14 +13,14 @@ use std::time::Duration;
 const FIRST: RawFd = 3;
 
 /// How long a message to systemd may wait for room in its socket.
-const PATIENCE: Duration = Duration::from_secs(5);
+const SEND_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A descriptor that systemd passes.
 #[derive(Debug)]
 pub struct PassedFd {
     /// Its name: of the descriptor store, or of a socket's unit.
     pub name: String,
-    /// It.
+    /// The descriptor.
     pub fd: OwnedFd,
 }
 
@@ -35,13 +35,13 @@ fn passed_count() -> usize {
     is_ours.then(|| number("LISTEN_FDS")).flatten().unwrap_or(0)
 }
 
-/// All descriptors that systemd passes to this process, with their names. What this process starts does not get them.
+/// All descriptors that systemd passes to this process, with their names. They are close-on-exec.
 ///
 /// # Errors
-/// `BADF` where the environment promises more than there are.
+/// `BADF` where the environment names more than are open.
 ///
 /// # Safety
-/// Nothing else in the process may own them. Call once, at the start.
+/// No other code of the process may own them. Call once, at the start.
 pub unsafe fn passed() -> io::Result<Vec<PassedFd>> {
     let names = std::env::var("LISTEN_FDNAMES").unwrap_or_default();
     let mut names = names.split(':');
@@ -58,12 +58,11 @@ pub unsafe fn passed() -> io::Result<Vec<PassedFd>> {
     Ok(all)
 }
 
-/// The listening socket that systemd opened for this process, if it did. As a socket of our
-/// own it does not make who accepts wait, and what we start does not get it: systemd leaves
-/// both to us.
+/// The listening socket that systemd opened for this process, if it did. It is made non-blocking and
+/// close-on-exec here: systemd leaves both to the service.
 ///
 /// # Safety
-/// Nothing else in the process may own descriptor 3. Call once, at the start.
+/// No other code of the process may own descriptor 3. Call once, at the start.
 pub unsafe fn listener() -> io::Result<Option<OwnedFd>> {
     if passed_count() != 1 {
         return Ok(None);
@@ -90,15 +89,15 @@ pub(crate) fn connect() -> Option<OwnedFd> {
     let flags = SocketFlags::CLOEXEC;
     let socket =
         rustix::net::socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None).ok()?;
-    sockopt::set_socket_timeout(&socket, sockopt::Timeout::Send, Some(PATIENCE)).ok()?;
+    sockopt::set_socket_timeout(&socket, sockopt::Timeout::Send, Some(SEND_TIMEOUT)).ok()?;
     rustix::net::connect(&socket, &address.ok()?).ok()?;
     Some(socket)
 }
 
-/// Tells systemd something: `READY=1`, `RELOADING=1`, `STATUS=...`.
+/// Notifies systemd of a state: `READY=1`, `RELOADING=1`, `STATUS=...`.
 pub fn notify(state: &str) {
     if let Some(socket) = connect() {
-        // Without a listener no service manager waits for it.
+        // An error is ignored: no service manager waits for it then.
         let _ = rustix::net::send(&socket, state.as_bytes(), SendFlags::NOSIGNAL);
     }
 }

@@ -10,13 +10,13 @@ const NAME: usize = 64;
 /// The machine this is built for, as ELF numbers it, and by name.
 pub(crate) const MACHINE: (u16, &str) = (62, "x86-64");
 
-/// Why a program cannot page itself: `{}` also says what to do, `{:#}` is for one that runs
-/// unpaged all the same.
+/// Why a program cannot page itself. Its text has a remedy as `{}`; `{:#}` is for a program that runs
+/// unpaged anyway.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unpageable {
     /// No dynamic loader runs in it.
     Static {
-        /// Of a script, what runs it.
+        /// The interpreter, if the program is a script.
         interpreter: Option<Name>,
     },
     /// It changes its identity when it starts.
@@ -34,7 +34,7 @@ pub enum Unpageable {
     },
     /// It is linked with a C library that is not glibc.
     Loader {
-        /// What it asks for.
+        /// The dynamic loader that it names.
         loader: Name,
     },
 }
@@ -86,7 +86,7 @@ impl std::fmt::Display for Unpageable {
         };
         f.write_str(no_pager)?;
         match f.alternate() {
-            // `direct_io_filter::install`: a user who may not filter gives privileges up for that.
+            // A user without the privilege to filter sets no_new_privs: `seccomp::install`.
             true if !no_pager.is_empty() && !geteuid().is_root() => f.write_str(
                 "; it also runs without the privilege that it would gain, since the tree has no_new_privs",
             ),

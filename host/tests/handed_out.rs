@@ -8,7 +8,7 @@ use rustix::net::{RecvFlags, SendFlags};
 use std::io::{PipeReader, PipeWriter, Read, Write};
 use std::time::{Duration, Instant};
 
-/// The processor of the process and of the thread that answers it.
+/// Pins the calling thread: the process and the thread that replies to it share a processor.
 fn pin_to_first_processor() {
     let allowed = rustix::thread::sched_getaffinity(None).unwrap();
     let first = (0..rustix::thread::CpuSet::MAX_CPU).find(|cpu| allowed.is_set(*cpu));
@@ -17,16 +17,16 @@ fn pin_to_first_processor() {
     rustix::thread::sched_setaffinity(None, &set).unwrap();
 }
 
-/// Runs before every ordinary thread from now on.
+/// Has the calling thread run before every ordinary thread from now on.
 fn take_realtime_priority() -> bool {
     let parameters = libc::sched_param { sched_priority: 1 };
     // SAFETY: a structure that the kernel reads.
     unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &parameters) == 0 }
 }
 
-/// The process under the filter: closes what it is handed, and then leaves the answering thread no
-/// processor until the connection was looked at.
-fn close_what_is_handed_out(socket: &OwnedFd, closed: &mut PipeWriter, looked_at: &mut PipeReader) {
+/// The process under the filter: closes the connection that it receives, and then keeps the replying
+/// thread off the processor until the test has checked the connection.
+fn close_received_connection(socket: &OwnedFd, closed: &mut PipeWriter, checked: &mut PipeReader) {
     pin_to_first_processor();
     let listener = host::seccomp::install();
     let fds: Vec<_> = listener.iter().map(AsFd::as_fd).collect();
@@ -39,9 +39,9 @@ fn close_what_is_handed_out(socket: &OwnedFd, closed: &mut PipeWriter, looked_at
     .unwrap();
     drop(call::request(CarriedMessage::default()).unwrap());
     closed.write_all(&[1]).unwrap();
-    rustix::io::ioctl_fionbio(&*looked_at, true).unwrap();
+    rustix::io::ioctl_fionbio(&*checked, true).unwrap();
     let begun = Instant::now();
-    while looked_at.read(&mut [0]).is_err() && begun.elapsed() < Duration::from_secs(2) {}
+    while checked.read(&mut [0]).is_err() && begun.elapsed() < Duration::from_secs(2) {}
 }
 
 #[test]
@@ -53,11 +53,11 @@ fn a_connection_that_its_process_has_closed_is_closed() {
     }
     let (socket, its_socket) = host::seqpacket::pair().unwrap();
     let (mut closes, mut closed) = std::io::pipe().unwrap();
-    let (mut looked_at, mut look) = std::io::pipe().unwrap();
+    let (mut checked, mut check) = std::io::pipe().unwrap();
     // SAFETY: the child runs only what follows, and exits.
     let process = unsafe { libc::fork() };
     if process == 0 {
-        close_what_is_handed_out(&its_socket, &mut closed, &mut looked_at);
+        close_received_connection(&its_socket, &mut closed, &mut checked);
         // SAFETY: ends the child without the test harness's exit handlers.
         unsafe { libc::_exit(0) };
     }
@@ -79,7 +79,7 @@ fn a_connection_that_its_process_has_closed_is_closed() {
             let mut fds = [PollFd::from_borrowed_fd(ours.as_fd(), PollFlags::IN)];
             poll(&mut fds, Some(&Timespec::default())).unwrap();
             let is_closed = fds[0].revents().contains(PollFlags::HUP);
-            look.write_all(&[1]).unwrap();
+            check.write_all(&[1]).unwrap();
             answer.join().unwrap();
             assert!(is_closed, "the connection is open elsewhere");
             None

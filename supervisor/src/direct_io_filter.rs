@@ -220,7 +220,7 @@ fn all_careful(
 ) -> bool {
     members.all(|(slot, pid)| {
         stats_page.block(slot).careful_seen().load(Ordering::SeqCst) == CAREFUL
-            || ProcStat::read(pid).is_ok_and(|stat| stat.is_none_or(|stat| stat.is_still()))
+            || ProcStat::read(pid).is_ok_and(|stat| stat.is_none_or(|stat| stat.is_stopped_or_dead()))
     })
 }
 

@@ -1,7 +1,7 @@
 //! SCHED_DEADLINE: the kernel's own reservation, with its own admission.
 //!
 //! A deadline task can neither fork nor be pinned. With SCHED_FLAG_RESET_ON_FORK it can fork:
-//! what it starts is ordinary. The policy stays across exec.
+//! its children are ordinary. The policy stays across exec.
 
 use super::MechanismUnavailable;
 use rate::Reservation;
@@ -20,24 +20,24 @@ pub(super) fn enter(reservation: &Reservation) -> Result<(), Errno> {
         sched_deadline: period,
         sched_period: period,
     };
-    // SAFETY: a structure of the size it says, which the kernel reads.
+    // SAFETY: a structure whose `size` is right, which the kernel reads.
     match unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) } {
         0 => Ok(()),
         _ => Err(crate::last_errno()),
     }
 }
 
-/// Whether the kernel would admit it now, tried by a process that does nothing else.
+/// Checks in a child process that the kernel would admit the reservation now.
 pub(super) fn probe(reservation: &Reservation) -> Result<(), MechanismUnavailable> {
     let failed = |errno| MechanismUnavailable {
-        what: "SCHED_DEADLINE cannot be had".into(),
+        what: "SCHED_DEADLINE is not available".into(),
         errno,
         mend: match errno {
             Errno::PERM => {
                 "it needs CAP_SYS_NICE, and to be allowed on all processors (no taskset, no cpuset)"
             }
             Errno::BUSY => {
-                "what is reserved already leaves too little: ask for less, or end a program with a reservation"
+                "the present reservations leave too little: ask for less, or end a program with a reservation"
             }
             _ => "choose another mechanism with by=",
         },

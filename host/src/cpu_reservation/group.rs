@@ -1,5 +1,5 @@
 //! Control groups for a tree: made beside or below this process's own, named for the process
-//! that stands for the tree, removed when it has ended.
+//! that stands for the tree, and removed when that process has ended.
 
 use crate::cgroup_membership;
 use rustix::fd::OwnedFd;
@@ -8,10 +8,10 @@ use rustix::io::Errno;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// What the names of our groups begin with; the owner's process number follows.
+/// The prefix of the names of our groups; the owner's process number follows.
 const NAME: &str = "selfpage-cpu-";
 
-/// The cpu controller, and where groups of this process's may be made.
+/// The cpu controller, and the groups below which this process may make groups.
 pub(super) struct Controller {
     v1: bool,
     below: Vec<PathBuf>,
@@ -21,7 +21,7 @@ fn errno(error: std::io::Error) -> Errno {
     Errno::from_io_error(&error).unwrap_or(Errno::IO)
 }
 
-/// Mount points of control groups: their kind, where, and the options.
+/// Mount points of control groups: whether of v1, the path, and the options.
 fn mounts() -> Vec<(bool, PathBuf, String)> {
     let text = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
     let mount = |line: &str| {
@@ -37,8 +37,8 @@ fn mounts() -> Vec<(bool, PathBuf, String)> {
     text.lines().filter_map(mount).collect()
 }
 
-/// This process's group in a hierarchy mounted there: of the cpu controller (v1), or the one
-/// (v2).
+/// This process's group in the hierarchy that is mounted at `mount`: that of the cpu controller (v1), or the
+/// only one (v2).
 fn own_group(v1: bool, mount: &Path) -> Result<PathBuf, Errno> {
     let groups = cgroup_membership::own();
     let ours = groups.iter().find(|group| match v1 {
@@ -49,7 +49,7 @@ fn own_group(v1: bool, mount: &Path) -> Result<PathBuf, Errno> {
 }
 
 impl Controller {
-    /// The one that is in force: v1 where the cpu controller is mounted so, else v2.
+    /// The controller in force: that of v1 where it is mounted, else that of v2.
     pub(super) fn find() -> Result<Self, Errno> {
         let mounts = mounts();
         let has_cpu = |options: &str| options.split(',').any(|name| name == "cpu");
@@ -66,17 +66,17 @@ impl Controller {
             return Err(Errno::NODEV);
         };
         let own = own_group(false, root)?;
-        // A group that has processes gives its controllers to no group below it, the root
-        // excepted; so beside the own one is the place mostly.
+        // A group that has processes does not enable controllers for groups below it, except the root;
+        // so the new group is mostly made beside the own one.
         let beside = own.parent().filter(|_| own != *root).map(Path::to_owned);
-        let gives = |path: &PathBuf| {
-            let given = fs::read_to_string(path.join("cgroup.subtree_control"));
-            given.is_ok_and(|given| given.split_whitespace().any(|name| name == "cpu"))
+        let enables_cpu = |path: &PathBuf| {
+            let enabled = fs::read_to_string(path.join("cgroup.subtree_control"));
+            enabled.is_ok_and(|enabled| enabled.split_whitespace().any(|name| name == "cpu"))
         };
         let below: Vec<_> = [Some(own), beside]
             .into_iter()
             .flatten()
-            .filter(gives)
+            .filter(enables_cpu)
             .collect();
         match below.is_empty() {
             true => Err(Errno::NODEV),
@@ -89,15 +89,15 @@ impl Controller {
     }
 }
 
-/// A group of ours. It is removed when dropped, unless it was entered and something runs in
-/// it still: then by [`remove_of`].
+/// A group that this process made. Its drop removes it, unless processes still run in it: then
+/// [`remove_of`] removes it later.
 pub(super) struct Group {
     path: PathBuf,
     processes: OwnedFd,
 }
 
 impl Group {
-    /// Makes the group of an owner.
+    /// Makes the group named for an owner.
     pub(super) fn make(controller: &Controller, owner: u32) -> Result<Self, Errno> {
         let mut last = Errno::NODEV;
         for below in &controller.below {
@@ -121,12 +121,12 @@ impl Group {
         Err(last)
     }
 
-    /// Sets one of its files.
+    /// Writes one of the group's files.
     pub(super) fn write(&self, file: &str, value: &str) -> Result<(), Errno> {
         fs::write(self.path.join(file), value).map_err(errno)
     }
 
-    /// Moves the calling process in. System calls only.
+    /// Moves the calling process into the group. System calls only.
     pub(super) fn enter(&self) -> Result<(), Errno> {
         rustix::io::write(&self.processes, b"0").map(|_| ())
     }
@@ -138,7 +138,7 @@ impl Drop for Group {
     }
 }
 
-/// The groups there are, with their owners.
+/// All groups of this kind, with their owners.
 fn all() -> Vec<(u32, PathBuf)> {
     let Ok(controller) = Controller::find() else {
         return Vec::new();
@@ -170,8 +170,8 @@ pub(super) fn remove_of(owner: u32) {
     of(owner).iter().for_each(|path| remove(path));
 }
 
-/// Removes a group, and before it those of ours below it: of runs within its tree, which have
-/// ended with it. One in which something runs stays.
+/// Removes a group, and before it those groups of this kind below it that belong to runs within its
+/// tree, which have ended with the tree. A group with processes stays.
 fn remove(path: &Path) {
     for entry in fs::read_dir(path).into_iter().flatten().flatten() {
         if entry.file_name().to_string_lossy().starts_with(NAME) {
@@ -181,8 +181,8 @@ fn remove(path: &Path) {
     let _ = fs::remove_dir(path);
 }
 
-/// Removes groups whose owner was killed together with all who could have removed them. One
-/// in which something runs stays.
+/// Removes groups whose owner was killed together with all processes that could have removed them. A
+/// group with processes stays.
 pub(super) fn remove_stale() {
     for (owner, path) in all() {
         if !Path::new(&format!("/proc/{owner}")).exists() {

@@ -1,23 +1,23 @@
-//! Processor time that a program really has: what RAPHA (Ko and Yoo, section 4.1) takes from
-//! real-time Mach's reserves, made of what Linux has.
+//! Reserved processor time of a program: the reserves of real-time Mach, which RAPHA (Ko and Yoo,
+//! section 4.1) builds on, by the mechanisms that Linux has.
 //!
-//! | mechanism | what is promised | of whom | needs |
+//! | mechanism | what is promised | to which threads | needs |
 //! |---|---|---|---|
 //! | [`deadline`] | the runtime in every period, whatever else runs | the program's first thread | CAP_SYS_NICE, no pinning |
 //! | [`realtime`] | to run before all ordinary work, no longer than the runtime in every period on each processor | the whole tree | real-time control groups (v1) |
 //! | [`weight`] | the most of the processors against ordinary work, no more than the runtime in every period | the whole tree | a cpu control group, v1 or v2 |
 //!
-//! The first that can be had is taken, or the one that is asked for. A quota alone would be a
-//! ceiling and no reservation, so it is there only beside a weight.
+//! The first available mechanism is taken, or the one that is requested. A quota alone would be a
+//! ceiling and no reservation, so it is used only beside a weight.
 //!
 //! Handler threads are pinned, so they cannot be SCHED_DEADLINE. Those of
-//! a program that is are SCHED_FIFO at the lowest priority (`preload`), which is above all
-//! ordinary work and below every reservation: there is at most one fault of each thread at a
-//! time, so their time is bounded by the program's own. The handler threads of real-time and
+//! a SCHED_DEADLINE program are SCHED_FIFO at the lowest priority (`preload`), which is above all
+//! ordinary work and below every reservation: each thread has at most one fault at a
+//! time, so the program's own time bounds theirs. The handler threads of real-time and
 //! weighted trees are in the program's group and of its class, and so within its reservation.
 //!
-//! Rule: what is made here is undone when the tree ends, by whichever of `run`'s processes is
-//! left; the next run undoes what none of them could.
+//! Rule: every group that is made here is removed when the tree ends, by whichever of `run`'s processes
+//! is left; the next run removes those that no such process could.
 
 pub mod deadline;
 pub mod group;
@@ -48,7 +48,7 @@ impl Mechanism {
     /// All, the best first.
     pub const ALL: [Mechanism; 3] = [Mechanism::Deadline, Mechanism::Realtime, Mechanism::Weight];
 
-    /// As it is written.
+    /// The mechanism's name in options.
     pub fn name(self) -> &'static str {
         match self {
             Mechanism::Deadline => "deadline",
@@ -58,24 +58,24 @@ impl Mechanism {
     }
 }
 
-/// A reservation, as asked for.
+/// A reservation as requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CpuReservation {
-    /// How much.
+    /// The processor time.
     pub reservation: Reservation,
-    /// Mechanism what; the first that can be had where none is named.
+    /// The mechanism; the first available one where `None`.
     pub by: Option<Mechanism>,
 }
 
-/// What is wrong with what was written.
+/// Why a text is not a valid reservation.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CpuReservationError {
-    /// Not a reservation.
+    /// Not of a reservation's form.
     #[error(
         "`{0}` is not a reservation of processor time: RUNTIME/PERIOD[,by=deadline|realtime|weight], each a whole number and a unit (us, ms, s), as in 10ms/40ms"
     )]
     Form(String),
-    /// One that cannot be.
+    /// Of the right form, with invalid times.
     #[error(transparent)]
     Reservation(#[from] InvalidReservation),
 }
@@ -118,52 +118,52 @@ impl fmt::Display for CpuReservation {
     }
 }
 
-/// Why a mechanism cannot be had.
+/// Why a mechanism is not available.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{what}: {errno}; {mend}")]
 pub struct MechanismUnavailable {
     /// What failed.
     pub what: String,
-    /// What the kernel said.
+    /// The kernel's error.
     pub errno: Errno,
-    /// What to do.
+    /// The remedy.
     pub mend: &'static str,
 }
 
-/// No mechanism can be had.
+/// No mechanism is available.
 #[derive(Debug, thiserror::Error)]
-#[error("--cpu {asked}: no processor time can be reserved here. {}", list(.lacks))]
+#[error("--cpu {requested}: no processor time can be reserved here. {}", list(.unavailable))]
 pub struct ReservationError {
-    asked: CpuReservation,
-    lacks: Vec<(Mechanism, MechanismUnavailable)>,
+    requested: CpuReservation,
+    unavailable: Vec<(Mechanism, MechanismUnavailable)>,
 }
 
-fn list(lacks: &[(Mechanism, MechanismUnavailable)]) -> String {
-    let line = |(by, lack): &(Mechanism, MechanismUnavailable)| format!("{}: {lack}", by.name());
-    lacks.iter().map(line).collect::<Vec<_>>().join(". ")
+fn list(unavailable: &[(Mechanism, MechanismUnavailable)]) -> String {
+    let line = |(by, why): &(Mechanism, MechanismUnavailable)| format!("{}: {why}", by.name());
+    unavailable.iter().map(line).collect::<Vec<_>>().join(". ")
 }
 
-/// A reservation that is held for a program that will start.
+/// A reservation that this process holds for a program that will start.
 pub struct ReservationGuard {
     by: Mechanism,
     terms: CpuReservation,
     group: Option<Group>,
-    lacks: Vec<(Mechanism, MechanismUnavailable)>,
+    unavailable: Vec<(Mechanism, MechanismUnavailable)>,
 }
 
 impl ReservationGuard {
-    /// Takes the first mechanism that can be had. `owner` is the process that stands for the
+    /// Takes the first available mechanism. `owner` is the process that stands for the
     /// tree: control groups are named for it.
     ///
     /// # Errors
-    /// [`ReservationError`] says of each mechanism why it cannot be had.
+    /// [`ReservationError`] has for each mechanism the reason why it is not available.
     pub fn take(terms: CpuReservation, owner: u32) -> Result<Self, ReservationError> {
         group::remove_stale();
-        let mut lacks = Vec::new();
-        let wanted = Mechanism::ALL
+        let mut unavailable = Vec::new();
+        let candidates = Mechanism::ALL
             .into_iter()
             .filter(|by| terms.by.is_none_or(|only| only == *by));
-        for by in wanted {
+        for by in candidates {
             let group = match by {
                 Mechanism::Deadline => deadline::probe(&terms.reservation).map(|()| None),
                 Mechanism::Realtime => realtime::prepare(&terms.reservation, owner).map(Some),
@@ -175,24 +175,24 @@ impl ReservationGuard {
                         by,
                         terms,
                         group,
-                        lacks,
+                        unavailable,
                     });
                 }
-                Err(lack) => lacks.push((by, lack)),
+                Err(why) => unavailable.push((by, why)),
             }
         }
         Err(ReservationError {
-            asked: terms,
-            lacks,
+            requested: terms,
+            unavailable,
         })
     }
 
-    /// Mechanism what it is held.
+    /// The mechanism of the reservation.
     pub fn by(&self) -> Mechanism {
         self.by
     }
 
-    /// What is to be said of it: what is held, and what could not be had.
+    /// Notes for the user: what is reserved, and which mechanisms were not available.
     pub fn notes(&self) -> Vec<String> {
         let (terms, by) = (
             CpuReservation {
@@ -207,26 +207,25 @@ impl ReservationGuard {
             }
             Mechanism::Realtime => "for all of its threads and processes, on each processor",
             Mechanism::Weight => {
-                "for all of its threads and processes, against work of ordinary weight; nobody else is under a quota, and \
-                 only a daemon (--system) keeps the sum of what is reserved so, so many busy programs, or others \
+                "for all of its threads and processes, against work of ordinary weight; other programs have no quota, and \
+                 only a daemon (--system) bounds the sum of such reservations, so many busy programs, or others \
                  with a weight, take from it"
             }
         };
         let mut notes = vec![format!(
             "{terms} of processor time by {by}, {what}; beyond it the program waits for its next period"
         )];
-        let lack = |(by, lack): &(Mechanism, MechanismUnavailable)| {
-            format!("not by {}: {lack}", by.name())
-        };
-        notes.extend(self.lacks.iter().map(lack));
+        let note =
+            |(by, why): &(Mechanism, MechanismUnavailable)| format!("not by {}: {why}", by.name());
+        notes.extend(self.unavailable.iter().map(note));
         notes
     }
 
-    /// The calling process and what it starts have the reservation from now on. In the child
+    /// Gives the calling process, and the processes that it starts, the reservation. In the child
     /// of a fork: system calls only.
     ///
     /// # Errors
-    /// What the kernel said.
+    /// The kernel's error.
     pub fn enter(&self) -> Result<(), Errno> {
         if let Some(group) = &self.group {
             group.enter()?;
@@ -239,25 +238,27 @@ impl ReservationGuard {
     }
 }
 
-/// What each mechanism lacks for a small reservation, which is given back at once.
+/// Why each mechanism is not available for a small reservation, if so; the reservation is given back at once.
 pub fn survey() -> Vec<(Mechanism, Option<MechanismUnavailable>)> {
-    let little = Reservation::new(Duration::from_millis(1), Duration::from_millis(100));
-    let Ok(reservation) = little else {
+    let small = Reservation::new(Duration::from_millis(1), Duration::from_millis(100));
+    let Ok(reservation) = small else {
         return Vec::new();
     };
-    let ask = |by| {
+    let try_mechanism = |by| {
         let terms = CpuReservation {
             reservation,
             by: Some(by),
         };
         let held = ReservationGuard::take(terms, std::process::id());
-        let lack = held.err().and_then(|none| none.lacks.into_iter().next());
-        (by, lack.map(|(_, lack)| lack))
+        let why = held
+            .err()
+            .and_then(|error| error.unavailable.into_iter().next());
+        (by, why.map(|(_, why)| why))
     };
-    Mechanism::ALL.map(ask).into()
+    Mechanism::ALL.map(try_mechanism).into()
 }
 
-/// Removes what was made for a tree that has ended.
+/// Removes the groups that were made for a tree that has ended.
 pub fn release(owner: u32) {
     group::remove_of(owner);
 }
@@ -279,24 +280,24 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_reserved_is_refused_with_the_reason() {
-        let said = |text: &str| text.parse::<CpuReservation>().unwrap_err().to_string();
-        assert!(said("10ms").contains("RUNTIME/PERIOD"));
-        assert!(said("10/40").contains("as in 10ms/40ms"));
-        assert!(said("10ms/0ms").contains("invalid period: zero"));
-        assert!(said("50ms/40ms").contains("50ms is longer than its period of 40ms"));
-        assert!(said("1ms/10ms,by=magic").contains("by=deadline|realtime|weight"));
-        assert!(said("1ms/10ms,deadline").contains("by=deadline"));
+    fn invalid_reservations_are_refused_with_the_reason() {
+        let error = |text: &str| text.parse::<CpuReservation>().unwrap_err().to_string();
+        assert!(error("10ms").contains("RUNTIME/PERIOD"));
+        assert!(error("10/40").contains("as in 10ms/40ms"));
+        assert!(error("10ms/0ms").contains("invalid period: zero"));
+        assert!(error("50ms/40ms").contains("50ms is longer than its period of 40ms"));
+        assert!(error("1ms/10ms,by=magic").contains("by=deadline|realtime|weight"));
+        assert!(error("1ms/10ms,deadline").contains("by=deadline"));
     }
 
-    /// A process of ours that has entered a reservation: how `look` found it, as a status.
-    fn inside(held: &ReservationGuard, look: fn() -> bool) -> i32 {
+    /// Runs `check` in a child process that has entered a reservation; returns its result as an exit status.
+    fn check_inside(held: &ReservationGuard, check: fn() -> bool) -> i32 {
         // SAFETY: the child makes system calls only.
         let child = unsafe { libc::fork() };
         if child == 0 {
             let status = match held.enter() {
                 Err(errno) => errno.raw_os_error(),
-                Ok(()) if look() => 0,
+                Ok(()) if check() => 0,
                 Ok(()) => 255,
             };
             // SAFETY: ends the child.
@@ -309,19 +310,19 @@ mod tests {
     }
 
     fn policy() -> i32 {
-        // SAFETY: asks of the calling thread.
+        // SAFETY: a query of the calling thread's class.
         unsafe { libc::sched_getscheduler(0) & !libc::SCHED_RESET_ON_FORK }
     }
 
     #[test]
-    fn whoever_enters_is_scheduled_so_and_nothing_is_left() {
-        let looks: [(Mechanism, fn() -> bool); 3] = [
+    fn a_process_that_enters_has_the_mechanisms_class_and_no_group_is_left() {
+        let checks: [(Mechanism, fn() -> bool); 3] = [
             (Mechanism::Deadline, || policy() == libc::SCHED_DEADLINE),
             (Mechanism::Realtime, || policy() == libc::SCHED_RR),
             (Mechanism::Weight, || policy() == libc::SCHED_OTHER),
         ];
         let owner = std::process::id();
-        for (by, look) in looks {
+        for (by, check) in checks {
             let terms = CpuReservation {
                 by: Some(by),
                 ..("2ms/20ms".parse().unwrap())
@@ -330,7 +331,7 @@ mod tests {
                 Err(why) => eprintln!("SKIPPED: {why}"),
                 Ok(held) => {
                     assert_eq!(held.by(), by);
-                    assert_eq!(inside(&held, look), 0, "{by:?}");
+                    assert_eq!(check_inside(&held, check), 0, "{by:?}");
                     assert!(held.notes()[0].contains("2ms/20ms"));
                 }
             }

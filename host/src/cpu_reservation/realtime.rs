@@ -1,5 +1,5 @@
 //! Real-time priority with a budget: SCHED_RR in a control group that may use the runtime in
-//! every period of each processor, and is stopped then until the next.
+//! every period of each processor, after which the kernel stops the group until the next period.
 //!
 //! Only kernels with real-time group scheduling have such budgets, in control groups v1. The
 //! machine's own limit on real-time tasks is for all of them together and is no budget of one
@@ -10,21 +10,21 @@ use super::group::{Controller, Group};
 use rate::Reservation;
 use rustix::io::Errno;
 
-/// The lowest: above all ordinary work, below what else is real-time here.
+/// The lowest real-time priority: above all ordinary work, below other real-time work.
 const PRIORITY: i32 = 1;
 
-/// A group with the budget.
+/// Makes a group with the budget.
 pub(super) fn prepare(
     reservation: &Reservation,
     owner: u32,
 ) -> Result<Group, MechanismUnavailable> {
     let lack = |what: &str, errno| MechanismUnavailable {
-        what: format!("a real-time budget cannot be had ({what})"),
+        what: format!("a real-time budget is not available ({what})"),
         errno,
         mend: match errno {
-            // What the groups beside this one and the machine's limit leave.
+            // The kernel's check of this budget beside those of other groups and the machine's limit.
             Errno::INVAL => {
-                "what is reserved already, of what kernel.sched_rt_runtime_us allows, leaves less: ask for less, or end a \
+                "the present reservations leave less of what kernel.sched_rt_runtime_us allows: ask for less, or end a \
                  program with a reservation"
             }
             _ => "it needs root, control groups v1 and a kernel with CONFIG_RT_GROUP_SCHED",

@@ -5,7 +5,7 @@ use crate::procfs;
 use rustix::process::{Resource, Rlimit, setrlimit};
 
 #[test]
-fn a_process_runs_though_no_descriptor_is_free_to_read_of_it() {
+fn a_process_counts_as_running_though_no_descriptor_is_free_to_read_its_state() {
     const LIMITED: &str = "SELFPAGE_TEST_LIMITED";
     let me = process(rustix::process::getpid());
     if std::env::var_os(LIMITED).is_some() {
@@ -33,7 +33,7 @@ fn a_process_runs_though_no_descriptor_is_free_to_read_of_it() {
 }
 
 #[test]
-fn a_name_with_brackets_and_spaces_is_read_over() {
+fn a_name_with_brackets_and_spaces_is_skipped() {
     let stat =
         ProcStat::parse(b"12 (a) b (c) T 7 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 999 23")
             .unwrap();
@@ -41,12 +41,12 @@ fn a_name_with_brackets_and_spaces_is_read_over() {
         (stat.state, stat.parent, stat.start),
         (b'T', Pid::from_raw(7), 999)
     );
-    assert!(stat.is_still() && !stat.is_dead());
+    assert!(stat.is_stopped_or_dead() && !stat.is_dead());
     assert!(ProcStat::parse(b"12 (a").is_none());
 }
 
 #[test]
-fn a_thread_that_ends_is_told_from_one_that_runs() {
+fn a_thread_that_is_ending_is_distinguished_from_a_running_one() {
     let line = |state, flags| format!("7 (a) 3) Z) {state} 1 7 7 0 -1 {flags} 90 0 12 0 0\n");
     let exits =
         |state, flags| ProcStat::parse(line(state, flags).as_bytes()).map(|stat| stat.is_exiting());
@@ -59,8 +59,8 @@ fn a_thread_that_ends_is_told_from_one_that_runs() {
 fn a_process_whose_first_thread_alone_has_ended_is_not_dead() {
     let line = |threads| format!("7 (a) Z 1 7 7 0 -1 4 90 0 12 0 0 0 0 0 20 0 {threads} 0 999 0");
     let stat = |threads| ProcStat::parse(line(threads).as_bytes()).unwrap();
-    assert!(!stat(2).is_dead() && !stat(2).is_still() && stat(2).is_exiting());
-    assert!(stat(1).is_dead() && stat(1).is_still());
+    assert!(!stat(2).is_dead() && !stat(2).is_stopped_or_dead() && stat(2).is_exiting());
+    assert!(stat(1).is_dead() && stat(1).is_stopped_or_dead());
     assert_eq!(stat(2).start, 999);
 }
 
@@ -85,7 +85,7 @@ fn a_pidfd_and_proc_name_the_same_parent_and_users() {
     let by_proc = ProcStatus::of_proc(us).unwrap().unwrap();
     match ProcStatus::of_pidfd(&pidfd) {
         Some(by_pidfd) => assert_eq!(by_pidfd, by_proc),
-        None => println!("SKIPPED: this kernel tells nothing of a pidfd's process"),
+        None => println!("SKIPPED: this kernel has no PIDFD_GET_INFO"),
     }
     assert_eq!(by_proc.parent, rustix::process::getppid());
 }

@@ -1,8 +1,8 @@
 //! The call by which a process of a tree requests a connection to its supervisor.
 //!
-//! It is an error everywhere but under the filter ([`CALL`]). The supervisor puts one end of a new
+//! Without the filter the call is an error ([`CALL`]). Under it the supervisor puts one end of a new
 //! socket pair into the caller's descriptor table, and the call returns that descriptor. No process
-//! outside of the tree can make that call, so none can keep the supervisor busy; and there is
+//! outside of the tree can reach the supervisor by this call, and so keep it busy; and it needs
 //! neither a name to connect to nor a descriptor in the program's table.
 
 use rustix::fd::{FromRawFd, OwnedFd};
@@ -13,7 +13,7 @@ use wired::syscall::{checked, syscall6};
 /// that the filter stops, since the tag contains O_DIRECT.
 pub const CALL: (i64, [u64; 3]) = (libc::SYS_fcntl, [u64::MAX, libc::F_SETFL as u64, TAG]);
 
-/// Tells calls that are meant for the supervisor, or come from a pager process, from the program's.
+/// Distinguishes calls to the supervisor, and calls of pager processes, from the program's.
 pub const TAG: u64 = wired::PAGER_TAG;
 const _: () = assert!(CALL.1[2] & libc::O_DIRECT as u64 != 0);
 
@@ -24,7 +24,7 @@ pub fn is_request(data: &libc::seccomp_data) -> bool {
     i64::from(data.nr) == CALL.0 && arguments == (fd as u32, command as u32, tag)
 }
 
-/// Longest message that the call carries, in bytes.
+/// Bytes of the longest message that the call carries.
 pub const CARRIED: usize = 23;
 
 /// The message that a request carries in the rest of its arguments: its length, and its bytes.
@@ -32,7 +32,7 @@ pub const CARRIED: usize = 23;
 pub struct CarriedMessage([u8; CARRIED + 1]);
 
 impl CarriedMessage {
-    /// From a message; `None` where it is too long.
+    /// Packs a message; `None` where it is too long.
     pub fn new(message: &[u8]) -> Option<Self> {
         let mut carried = [0; CARRIED + 1];
         carried[1..]
@@ -42,7 +42,7 @@ impl CarriedMessage {
         Some(Self(carried))
     }
 
-    /// Of a stopped call.
+    /// The message of a stopped call.
     pub fn of(data: &libc::seccomp_data) -> Self {
         let mut carried = [0; CARRIED + 1];
         for (bytes, word) in carried.chunks_exact_mut(8).zip(&data.args[3..]) {
@@ -66,9 +66,9 @@ impl CarriedMessage {
     }
 }
 
-/// Makes the call: a connection to the supervisor whose filter this process is under. The
-/// supervisor reads the message as the first one on that connection. Raw: in a constructor and in
-/// a fork's child.
+/// Makes the call, and returns a connection to the supervisor whose filter this process is under. The
+/// supervisor handles the message as the first one on that connection. A raw system call, for
+/// constructors and fork's children.
 pub fn request(message: CarriedMessage) -> io::Result<OwnedFd> {
     let (number, [fd, command, tag]) = CALL;
     let [first, second, third] = message.words();
@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_message_comes_out_of_the_call_as_it_went_in() {
+    fn a_message_is_unpacked_as_it_was_packed() {
         for len in 0..=CARRIED {
             let message: Vec<u8> = (1..=len as u8).collect();
             let carried = CarriedMessage::new(&message).unwrap();
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn a_length_beyond_the_arguments_is_no_message() {
+    fn a_length_beyond_the_arguments_unpacks_to_an_empty_message() {
         // SAFETY: plain numbers.
         let mut data: libc::seccomp_data = unsafe { std::mem::zeroed() };
         data.args[3..].fill(u64::MAX);

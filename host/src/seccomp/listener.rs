@@ -14,8 +14,8 @@ const SET_FLAGS: libc::Ioctl = rustix::ioctl::opcode::write::<u64>(b'!', 4) as l
 const SYNC_WAKE_UP: libc::Ioctl = 1;
 
 impl From<OwnedFd> for Listener {
-    /// The caller of a stopped call sleeps until it is answered, so its processor is the one on
-    /// which the supervisor runs soonest. Older kernels choose another.
+    /// Has the kernel wake the supervisor on the caller's processor: the caller of a stopped call sleeps
+    /// until the reply, so that processor is free soonest. Older kernels ignore this.
     fn from(fd: OwnedFd) -> Self {
         // SAFETY: the flags are passed by value.
         unsafe { libc::ioctl(fd.as_raw_fd(), SET_FLAGS, SYNC_WAKE_UP) };
@@ -34,7 +34,7 @@ impl Listener {
     /// Receives a call that has stopped; `None` where its caller was killed meanwhile.
     ///
     /// # Errors
-    /// No process is left under the filter.
+    /// Where no process is left under the filter.
     pub fn receive(&self) -> io::Result<Option<libc::seccomp_notif>> {
         // SAFETY: plain numbers, for which zeros are a value; the kernel wants zeros.
         let mut call: libc::seccomp_notif = unsafe { std::mem::zeroed() };
@@ -51,13 +51,13 @@ impl Listener {
         self.ioctl(ID_VALID, &raw mut id).is_ok()
     }
 
-    /// Lets a call go on.
+    /// Lets a stopped call continue in the kernel.
     pub fn resume(&self, id: u64) {
         let flags = libc::SECCOMP_USER_NOTIF_FLAG_CONTINUE as u32;
         self.respond(id, 0, 0, flags);
     }
 
-    /// Completes a call with an error.
+    /// Completes a stopped call with an error.
     pub fn fail(&self, id: u64, errno: i32) {
         self.respond(id, 0, -errno, 0);
     }
@@ -69,7 +69,7 @@ impl Listener {
             error,
             flags,
         };
-        // A caller that died meanwhile is no error.
+        // The error of a caller that died meanwhile is ignored.
         let _ = self.ioctl(libc::SECCOMP_IOCTL_NOTIF_SEND, &raw mut reply);
     }
 
@@ -93,7 +93,7 @@ impl Listener {
     fn ioctl<T>(&self, request: libc::Ioctl, argument: *mut T) -> io::Result<i32> {
         // SAFETY: the structure that this request reads or fills, by the sizes in the numbers.
         match unsafe { libc::ioctl(self.0.as_raw_fd(), request, argument) } {
-            answer @ 0.. => Ok(answer),
+            value @ 0.. => Ok(value),
             _ => Err(crate::last_errno()),
         }
     }

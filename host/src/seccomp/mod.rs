@@ -1,16 +1,16 @@
 //! The seccomp filter of a tree: the calls that stop at it, and its listener.
 //!
-//! A page that is written into while no process maps it must not be copied out and discarded
-//! (`translation::pinned`). Checking each page costs, so pagers check only once pages of the tree
-//! can be held at all. The few system calls that bring that about (`CALLS`) stop at this filter,
-//! and the supervisor decides when they go on. A call that discards memory stops likewise, since the
-//! pager may store pages of it. Every other system call pays 32 to 55 ns.
+//! A page that the kernel or a device writes into by a reference of its own must not be copied out and
+//! discarded (`translation::pinned`). Checking each page costs time, so pagers check only once pages of
+//! the tree can be held at all. The few system calls that make this possible (`CALLS`) stop at this
+//! filter, and the supervisor decides when they continue. A call that discards memory stops likewise,
+//! since the pager may store pages of it. The filter adds 32 to 55 ns to every other system call.
 //!
 //! Every process of a tree is under the filter for good: across exec, after setuid, in other
 //! namespaces, with all descriptors closed. So it is also how a process reaches its supervisor:
 //! [`call`].
 //!
-//! Not seen: the 32-bit system call table of a 64-bit program, processes outside of the tree
+//! Not covered: the 32-bit system call table of a 64-bit program, processes outside of the tree
 //! that write into one within, and what holds pages by plain references, which the check does
 //! not find (NFS and Ceph with O_DIRECT, 9p, a FUSE server's own reads, vmsplice).
 
@@ -38,12 +38,12 @@ const fn argument(n: u32) -> u32 {
 
 const NATIVE: u32 = 0xc000_003e;
 
-/// The high half of the addresses from which the kernel maps shared libraries downwards. An executed
-/// file lies lower, unless the loader is what is executed. (Without a limit on the stack libraries lie
-/// lower, too: their calls then stop.)
+/// The high half of the addresses of shared libraries, which the kernel maps downwards from the top. An
+/// executed file lies lower, unless the loader itself is executed. (Without a limit on the stack
+/// libraries lie lower, too: their calls then stop.)
 const LIBRARIES: u32 = 0x7000;
 
-/// The bit that sets the numbers of x32 apart, whose table has calls of its own beside.
+/// The bit of x32's system call numbers; x32's table also has calls of its own.
 const OTHER_TABLE: u32 = 0x4000_0000;
 
 const fn op(code: u16, k: u32, yes: u8, no: u8) -> libc::sock_filter {
@@ -68,18 +68,18 @@ enum When {
     Always,
     /// An argument has this bit.
     Has(u32, i32),
-    /// An argument is this, and another has this bit.
+    /// An argument has this value, and another has this bit.
     IsAndHas(u32, i32, u32, i32),
-    /// An argument is one of these.
+    /// An argument is one of these values.
     IsOneOf(u32, &'static [u32]),
-    /// An argument is not this. All its bits count.
+    /// An argument, all 64 bits of it, is not this value.
     IsNot(u32, u64),
-    /// An argument is one of these, another is not this, and the call is not a shared library's.
+    /// An argument is one of these values, another is not this value, and the caller is not a shared library.
     IsOneOfAndIsNot(u32, &'static [u32], u32, u64),
 }
 
 /// Calls after which the kernel may write into pages that it holds, without a trace that a
-/// pager could see, and calls that discard what a pager stores. One row a number.
+/// pager could see, and calls that discard memory that a pager stores. One row for each number.
 const CALLS: [(libc::c_long, When); 15] = [
     // Files.
     (libc::SYS_open, When::Has(1, libc::O_DIRECT)),
@@ -92,7 +92,7 @@ const CALLS: [(libc::c_long, When); 15] = [
     ),
     // Another process's descriptor.
     (libc::SYS_pidfd_getfd, When::Always),
-    // Reads and writes that go on after the call.
+    // Reads and writes that continue after the call.
     (libc::SYS_io_uring_setup, When::IsNot(5, wired::PAGER_TAG)),
     (libc::SYS_io_setup, When::Always),
     // Another process's memory, while the caller's own is read.
@@ -107,8 +107,8 @@ const CALLS: [(libc::c_long, When); 15] = [
     (libc::SYS_mount, When::Always),
     (libc::SYS_fsopen, When::Always),
     (libc::SYS_setns, When::Always),
-    // Contents that the pager may have in its store. The C library discards the stacks of threads
-    // that end, which no thread reads again: that would cost 0.2 ms a thread.
+    // Contents that the pager may have in its store. Calls of the C library, which discards the stacks of
+    // ended threads, do not stop: no thread reads them again, and a stop would cost 0.2 ms a thread.
     (
         libc::SYS_madvise,
         When::IsOneOfAndIsNot(2, &NOTIFIED_ADVICE, 3, wired::PAGER_TAG),
@@ -129,7 +129,7 @@ const NOTIFIED_ADVICE: [u32; 4] = [
 /// linux/socket.h.
 pub(crate) const AF_XDP: u32 = 44;
 
-/// Orders to devices that read or write the caller's pages in place.
+/// Device ioctls that read or write the caller's pages in place.
 const PINNING: [u32; 12] = [
     0x2285,      // SG_IO
     0xc048_4e41, // NVME_IOCTL_ADMIN_CMD
@@ -169,8 +169,8 @@ const LENGTH: usize = {
     all
 };
 
-/// An instruction more than values: where an argument is none of them the next one runs, [`ALLOW`], and else
-/// the one after that.
+/// One instruction more than there are values. If the argument is none of the values, execution continues at the
+/// next instruction, [`ALLOW`]; otherwise at the one after that.
 const fn is_one_of(
     program: &mut [libc::sock_filter; LENGTH],
     at: usize,
@@ -185,8 +185,8 @@ const fn is_one_of(
     }
 }
 
-/// Four instructions: where an argument is this the next one runs, [`ALLOW`], and else the one after
-/// that.
+/// Four instructions. If the argument has the value, execution continues at the next instruction,
+/// [`ALLOW`]; otherwise at the one after that.
 const fn is_not(program: &mut [libc::sock_filter; LENGTH], at: usize, place: u32, value: u64) {
     program[at] = load(argument(place));
     program[at + 1] = op(IF_EQUAL, value as u32, 0, 3);
@@ -232,7 +232,7 @@ static PROGRAM: [libc::sock_filter; LENGTH] = {
                 is_not(&mut program, next + 2, other, value);
             }
         }
-        // The instruction before it is ALLOW.
+        // The instruction before this one is ALLOW.
         program[next - 1] = NOTIFY;
         at = next;
         n += 1;
@@ -246,14 +246,14 @@ pub const fn is_of_other_table(number: i32) -> bool {
     number as u32 & OTHER_TABLE != 0
 }
 
-/// Installs the filter on this process, for good and for all it starts, and returns the
-/// listener for the supervisor. Raw system calls only: between fork and exec.
+/// Installs the filter on this process and all that it starts, for ever, and returns the
+/// listener for the supervisor. By raw system calls only, between fork and exec.
 ///
 /// Without the privilege to filter, the process gives up gaining any by exec
 /// (no_new_privs): set-user-ID programs below it run without theirs.
 pub fn install() -> io::Result<OwnedFd> {
-    // A call already taken up waits for its answer unless the process is killed: a
-    // program whose timer interrupts it would else begin it again and again.
+    // A call that the supervisor has received waits for the reply unless the process is killed: a
+    // program whose timer interrupts it would otherwise restart it again and again.
     let killable = 1u64 << 5;
     let flags = libc::SECCOMP_FILTER_FLAG_NEW_LISTENER | killable;
     match set_filter(flags) {

@@ -107,7 +107,7 @@ fn serve(supervisor: &OwnedFd, front: Pid) {
         let limit = received.expiry().and_then(|it| Timespec::try_from(it).ok());
         let _ = poll(&mut ready, limit.as_ref());
         received.expire(Instant::now(), || {
-            ProcStat::of(front).is_some_and(|stat| stat.is_still())
+            ProcStat::of(front).is_some_and(|stat| stat.is_stopped_or_dead())
         });
         while let Some(signal) = signals.next() {
             received.signals.push((Instant::now(), signal));
