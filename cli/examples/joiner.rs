@@ -27,7 +27,7 @@ extern "C" fn come_in() {
     }) {
         Ok(joined) => stay(joined),
         Err(why) => {
-            let _ = port.say(ChildMessage::Notice(why.to_string().as_bytes()));
+            let _ = port.send_message(ChildMessage::Notice(why.to_string().as_bytes()));
         }
     }
 }
@@ -44,7 +44,9 @@ fn stay(joined: Joined) {
             joined.welcome.frames,
             stats_page.careful().load(Ordering::SeqCst)
         );
-        let _ = joined.connection.say(ChildMessage::Notice(text.as_bytes()));
+        let _ = joined
+            .connection
+            .send(ChildMessage::Notice(text.as_bytes()));
     }
     if std::env::var_os("JOINER_ACK").is_some() {
         std::thread::spawn(move || {

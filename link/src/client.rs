@@ -6,7 +6,7 @@
 //!
 //! A process requests its connection through the tree's seccomp filter ([`host::seccomp::call`]): that
 //! needs neither a descriptor nor a name, and no process outside the tree can do it. A process that
-//! joins sends its first message in that call, and finds the answer when the call returns.
+//! joins sends its first message in that call, and has the reply when the call returns.
 //!
 //! Where the kernel allows no filter (a listener is installed already) there are two sockets
 //! instead. The *port* is one that every process of the tree inherits at a high descriptor
@@ -19,7 +19,7 @@
 #![allow(clippy::result_large_err, clippy::large_enum_variant)]
 
 use crate::MAX_PROCESSES;
-use crate::connection::receive_answer;
+use crate::connection::receive_reply;
 pub use crate::connection::{Connection, open_channel};
 use crate::handshake::{ChildMessage, FdRole, Hello, Message, RawDomainId, Reply, Welcome};
 pub use crate::join_error::{JoinError, RefusalText};
@@ -43,7 +43,7 @@ pub const PORT_VARIABLE: &str = "SELFPAGE_PORT";
 /// Names the listening socket in the environment.
 pub const SOCKET_VARIABLE: &str = "SELFPAGE_SOCKET";
 
-/// All variables that lead to a supervisor.
+/// All environment variables that name a way to the supervisor.
 pub const VARIABLES: [&str; 3] = [CONNECT_VARIABLE, PORT_VARIABLE, SOCKET_VARIABLE];
 
 /// Longest name of a listening socket, in bytes.
@@ -62,10 +62,10 @@ pub struct SupervisorPort {
 /// The resources of a process that has joined. All descriptors are close-on-exec.
 #[derive(Debug)]
 pub struct Joined {
-    /// The supervisor's reply.
+    /// The supervisor's reply to the first message.
     pub welcome: Welcome,
-    /// Its connection. Open for as long as the image lives: when the supervisor sees
-    /// it end it reclaims everything. Keep it where the program cannot close it.
+    /// The process's connection. Open for as long as the image lives: when the connection ends
+    /// the supervisor reclaims everything. Keep it where the program cannot close it.
     pub connection: Connection,
     /// The ledger's memory.
     pub ledger: OwnedFd,
@@ -87,7 +87,7 @@ impl Joined {
 }
 
 impl SupervisorPort {
-    /// Through the filter that this process is under.
+    /// Connects through the seccomp filter that this process is under.
     pub const BY_FILTER: Self = Self {
         fd: -1,
         inode: 0,
@@ -113,7 +113,7 @@ impl SupervisorPort {
             it.name_len = name.len() as u8;
         }
         match it.fd < 0 && it.name_len == 0 {
-            true => Err(JoinError::Nowhere),
+            true => Err(JoinError::NotInTree),
             false => Ok(it),
         }
     }
@@ -140,34 +140,34 @@ impl SupervisorPort {
         Self::parse(port, socket)
     }
 
-    /// The descriptor number the port was inherited at, for a library that wants to keep
-    /// the program from closing it; none where processes join through the filter.
+    /// The descriptor number that the port was inherited at, for a library that prevents
+    /// the program from closing it; `None` where processes join through the filter.
     pub fn raw_fd(&self) -> Option<RawFd> {
         (self.fd >= 0).then_some(self.fd)
     }
 
-    /// Returns true if it leads to a supervisor that still runs.
+    /// Returns true if the supervisor still runs.
     pub fn is_open(&self) -> bool {
         self.port().is_some() || self.connect().is_ok()
     }
 
     /// Joins: [`Hello::Exec`] for a new image, [`Hello::Fork`] for a fork's child.
     pub fn join(&self, hello: Hello) -> Result<Joined, JoinError> {
-        let (connection, answer) = self.ask(hello)?;
-        match Reply::decode(answer.as_slice()) {
-            Some(Reply::Welcome(welcome)) => sort(welcome, connection, answer.fds),
+        let (connection, reply) = self.request(hello)?;
+        match Reply::decode(reply.as_slice()) {
+            Some(Reply::Welcome(welcome)) => assign_roles(welcome, connection, reply.fds),
             other => Err(JoinError::of(other)),
         }
     }
 
     /// Gives back the domain admitted for a child: the fork failed, or the child has no pager.
     pub fn release_child(&self, parent: RawDomainId, child: RawDomainId) -> Result<(), JoinError> {
-        self.ask(Hello::Release { parent, child }).map(|_| ())
+        self.request(Hello::Release { parent, child }).map(|_| ())
     }
 
     /// Sends a message before, or without, joining.
-    pub fn say(&self, what: ChildMessage) -> Result<(), JoinError> {
-        let bytes = what.encode();
+    pub fn send_message(&self, message: ChildMessage) -> Result<(), JoinError> {
+        let bytes = message.encode();
         if let Some(port) = self.port()
             && seqpacket::send(port, bytes.as_slice(), &[], SendFlags::empty()).is_ok()
         {
@@ -178,12 +178,12 @@ impl SupervisorPort {
             .map_err(JoinError::Unreachable)
     }
 
-    fn ask(&self, hello: Hello) -> Result<(Connection, Received), JoinError> {
+    fn request(&self, hello: Hello) -> Result<(Connection, Received), JoinError> {
         let connection = self.send(hello).map_err(JoinError::Unreachable)?;
-        receive_answer(&connection).map(|answer| (Connection(connection), answer))
+        receive_reply(&connection).map(|reply| (Connection(connection), reply))
     }
 
-    /// Sends a first message, and returns the connection that the answer comes by.
+    /// Sends a first message, and returns the connection that the reply arrives on.
     fn send(&self, hello: Hello) -> io::Result<OwnedFd> {
         // The filter names the thread that calls, and processes join by their number.
         let joins = matches!(hello, Hello::Exec { .. } | Hello::Fork { .. })
@@ -211,7 +211,7 @@ impl SupervisorPort {
         if self.fd < 0 {
             return None;
         }
-        // SAFETY: whether the number is open is what fstat tells; nothing closes it
+        // SAFETY: fstat checks that the number is open; nothing closes it
         // between here and the send, in a constructor or a fork's child.
         let fd = unsafe { BorrowedFd::borrow_raw(self.fd) };
         (rustix::fs::fstat(fd).ok()?.st_ino == self.inode).then_some(fd)
@@ -244,7 +244,7 @@ fn parse_port(value: &[u8]) -> Option<(RawFd, u64)> {
 }
 
 /// Assigns each descriptor by its role.
-fn sort<const N: usize>(
+fn assign_roles<const N: usize>(
     welcome: Welcome,
     connection: Connection,
     fds: [Option<OwnedFd>; N],
@@ -291,15 +291,15 @@ mod tests {
         assert_eq!(port.raw_fd(), Some(1000));
         assert!(matches!(
             SupervisorPort::parse(None, None),
-            Err(JoinError::Nowhere)
+            Err(JoinError::NotInTree)
         ));
         assert!(matches!(
             SupervisorPort::parse(Some(b"-1:5"), None),
-            Err(JoinError::Nowhere)
+            Err(JoinError::NotInTree)
         ));
         assert!(matches!(
             SupervisorPort::parse(Some(b"junk"), Some(b"")),
-            Err(JoinError::Nowhere)
+            Err(JoinError::NotInTree)
         ));
     }
 

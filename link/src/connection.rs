@@ -15,7 +15,7 @@ use rustix::net::{RecvFlags, SendFlags};
 pub struct Connection(pub(crate) OwnedFd);
 
 impl Connection {
-    /// For polling: readable, or hung up, when the supervisor has ended. It never
+    /// For polling: readable, or hung up, when the supervisor has ended, which never
     /// sends anything after the welcome.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
@@ -26,7 +26,7 @@ impl Connection {
         self.0
     }
 
-    /// Sends what the supervisor keeps as long as the pager process serves
+    /// Sends the descriptors that the supervisor keeps as long as the pager process serves
     /// ([`ChildMessage::Lifeline`]).
     pub fn send_lifeline(
         &self,
@@ -48,13 +48,18 @@ impl Connection {
         seqpacket::send(&self.0, bytes.as_slice(), &all[..count], SendFlags::empty())
     }
 
-    /// Sends a message. Never blocks: a full queue loses the line, not the program's time.
-    pub fn say(&self, what: ChildMessage) -> io::Result<()> {
-        seqpacket::send(&self.0, what.encode().as_slice(), &[], SendFlags::DONTWAIT)
+    /// Sends a message. Never blocks: where the socket's queue is full the message is lost.
+    pub fn send(&self, message: ChildMessage) -> io::Result<()> {
+        seqpacket::send(
+            &self.0,
+            message.encode().as_slice(),
+            &[],
+            SendFlags::DONTWAIT,
+        )
     }
 }
 
-/// Sends a request by a process's connection, with at most one descriptor, and returns the answer.
+/// Sends a request by a process's connection, with at most one descriptor, and returns the reply.
 pub(crate) fn request(
     connection: BorrowedFd<'_>,
     request: ChildMessage<'_>,
@@ -66,29 +71,29 @@ pub(crate) fn request(
     let message = request.encode();
     seqpacket::send(connection, message.as_slice(), fds, SendFlags::empty())
         .map_err(JoinError::Unreachable)?;
-    // The supervisor has the only other copy: where it ends, the answer does.
+    // The supervisor has the only other copy: if the supervisor ends, the receive fails.
     drop(theirs);
-    receive_answer(&ours)
+    receive_reply(&ours)
 }
 
-/// Receives the answer to a request.
-pub(crate) fn receive_answer(from: &OwnedFd) -> Result<Received, JoinError> {
+/// Receives the reply to a request.
+pub(crate) fn receive_reply(from: &OwnedFd) -> Result<Received, JoinError> {
     match seqpacket::receive(from, RecvFlags::empty()) {
-        Ok(answer) if answer.len > 0 => Ok(answer),
+        Ok(reply) if reply.len > 0 => Ok(reply),
         Ok(_) => Err(JoinError::Unreachable(Errno::PIPE)),
         Err(errno) => Err(JoinError::Unreachable(errno)),
     }
 }
 
-/// Gets an IO channel to the system's disk by a process's connection: its memory, the doorbell and the client's
-/// bell. Waits for the system's daemon, if that is away.
+/// Requests an IO channel to the daemon's disk by a process's connection: its memory, the doorbell and the client's
+/// bell. Waits for the next daemon where no daemon runs.
 pub fn open_channel(connection: BorrowedFd<'_>, depth: u32) -> Result<[OwnedFd; 3], JoinError> {
-    let mut answer = request(connection, ChildMessage::Channel(depth), None)?;
-    match Reply::decode(answer.as_slice()) {
+    let mut reply = request(connection, ChildMessage::Channel(depth), None)?;
+    match Reply::decode(reply.as_slice()) {
         Some(Reply::Channel) => {}
         other => return Err(JoinError::of(other)),
     }
-    let [memory, doorbell, bell, ..] = &mut answer.fds;
+    let [memory, doorbell, bell, ..] = &mut reply.fds;
     match (memory.take(), doorbell.take(), bell.take()) {
         (Some(memory), Some(doorbell), Some(bell)) => Ok([memory, doorbell, bell]),
         // This process has no descriptors left.

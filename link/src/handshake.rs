@@ -34,7 +34,7 @@ pub fn slot_of(domain: RawDomainId) -> SlotIndex {
 pub struct ProgramPlace {
     /// How many generations above the sender: 0 where the sender is the program itself.
     pub above: u8,
-    /// Its process number, as its own PID namespace has it. Once the program has ended, another process is above.
+    /// Its process number in its own PID namespace, which differs from the ancestor's once the program has ended.
     pub pid: u32,
 }
 
@@ -56,9 +56,9 @@ pub enum Hello {
         /// As for an image.
         program: ProgramPlace,
     },
-    /// The fork did not happen, or its child has no pager: the domain goes.
+    /// The fork did not happen, or its child has no pager: the supervisor releases the domain.
     Release {
-        /// The asking process's domain.
+        /// The domain of the sender.
         parent: RawDomainId,
         /// The domain admitted for the child.
         child: RawDomainId,
@@ -70,27 +70,27 @@ pub enum Hello {
 pub enum ChildMessage<'a> {
     /// A line for the user, printed once on the standard error of `run`.
     Notice(&'a [u8]),
-    /// The pager now checks for pinned pages (see [`crate::stats_page::StatsPage::careful`]).
+    /// The pager now checks for pinned pages before it evicts (see [`crate::stats_page::StatsPage::careful`]).
     Careful,
-    /// A pager process serves. The supervisor is to keep what comes along until that has
-    /// ended: a socket by which the kernel then kills the program, the userfaultfd, and that of shared memory.
+    /// A pager process serves. With descriptors that the supervisor keeps until the pager process has ended: a socket
+    /// by which the kernel then kills the program, the userfaultfd, and that of shared memory.
     Lifeline,
-    /// A request for an IO channel to the system's disk, with so many operations at a time. A socket for the answer comes along.
+    /// A request for an IO channel to the daemon's disk, for this many operations at a time. With a socket for the reply.
     Channel(u32),
-    /// A request for the tree's shared memory. A socket for the answer comes along, then what the request needs.
+    /// A request for the tree's shared memory. With a socket for the reply, then the descriptor that the request needs.
     Shared(SharedRequest),
 }
 
-/// What is in force for the whole tree, as a process needs to know it.
+/// The options in force for the whole tree that a process needs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RunFlags {
     /// A program that cannot be paged runs unpaged, with a warning.
     pub allow_unpaged: bool,
-    /// The kernel's features to use, found when the tree started, as `translation`'s own bits.
+    /// The kernel's features to use, probed when the tree started, as `translation`'s own bits.
     pub capabilities: u32,
 }
 
-/// Which shared thing a descriptor is.
+/// What a descriptor of a [`Welcome`] is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FdRole {
     /// No descriptor.
@@ -103,11 +103,11 @@ pub enum FdRole {
     Store,
     /// /dev/userfaultfd, opened while `run` was allowed to.
     Userfaultfd,
-    /// The bell to ring when the tree wants more frames of the daemon.
+    /// The bell to ring when the tree needs more frames of the daemon.
     PressureBell,
 }
 
-/// The answer that lets a process in. Its descriptors come with it, in `roles`' order.
+/// The reply that admits a process, with its descriptors in the order of `roles`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Welcome {
     /// The process's domain in the ledger, to be adopted.
@@ -116,30 +116,30 @@ pub struct Welcome {
     pub frames: u32,
     /// Frames this process is guaranteed.
     pub guaranteed: u32,
-    /// What is in force.
+    /// The options in force.
     pub options: RunFlags,
-    /// What each descriptor is.
+    /// The role of each descriptor.
     pub roles: [FdRole; DESCRIPTORS],
 }
 
-/// The answer to a first message.
+/// The reply to a first message or a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Reply<'a> {
     /// The process is admitted.
     Welcome(Welcome),
-    /// The domain is gone.
+    /// The domain is released.
     Released,
-    /// A channel: its memory, the doorbell and the client's bell come along.
+    /// A channel. With its memory, the doorbell and the client's bell.
     Channel,
-    /// Memory to share, which comes along.
+    /// Shared memory was created. With its descriptor.
     Memory,
     /// The request for shared memory is done.
     Shared,
-    /// Refused: the text names what was asked, what there is and what to do.
+    /// Refused: the text names what was requested, what is available and what to do.
     Refused(&'a [u8]),
 }
 
-/// A message as it travels.
+/// An encoded message.
 pub struct Bytes {
     bytes: [u8; MESSAGE],
     len: usize,
@@ -152,9 +152,9 @@ impl Bytes {
     }
 }
 
-/// What travels between a process, or the front process, and the supervisor.
+/// A message between a process, or the front process, and the supervisor.
 pub trait Message<'a>: Serialize + Deserialize<'a> {
-    /// Differs between the families, so that no message is taken for one of another.
+    /// The number of the message's type, so that a message of one type never decodes as another.
     const FAMILY: u32;
 
     /// The message with its text cut to [`TEXT`], if it has one.
@@ -162,7 +162,7 @@ pub trait Message<'a>: Serialize + Deserialize<'a> {
         self
     }
 
-    /// As it travels.
+    /// Encodes the message.
     fn encode(self) -> Bytes {
         let mut bytes = [0; MESSAGE];
         let (head, rest) = bytes.split_at_mut(HEADER);
@@ -176,7 +176,7 @@ pub trait Message<'a>: Serialize + Deserialize<'a> {
         }
     }
 
-    /// From what arrived; `None` where it is not a message of this family and version.
+    /// Decodes a message; `None` where the bytes are not a message of this family and version.
     fn decode(bytes: &'a [u8]) -> Option<Self> {
         let (version, rest) = bytes.split_first_chunk()?;
         let (family, rest) = rest.split_first_chunk()?;
@@ -274,14 +274,17 @@ mod tests {
         ] {
             assert_eq!(Hello::decode(hello.encode().as_slice()), Some(hello));
         }
-        for say in [
+        for message in [
             ChildMessage::Notice(b"a line"),
             ChildMessage::Notice(b""),
             ChildMessage::Careful,
             ChildMessage::Lifeline,
             ChildMessage::Channel(64),
         ] {
-            assert_eq!(ChildMessage::decode(say.encode().as_slice()), Some(say));
+            assert_eq!(
+                ChildMessage::decode(message.encode().as_slice()),
+                Some(message)
+            );
         }
         let mut roles = [FdRole::Nothing; DESCRIPTORS];
         roles[..3].copy_from_slice(&[FdRole::Ledger, FdRole::StatsPage, FdRole::Store]);
@@ -295,7 +298,7 @@ mod tests {
             },
             roles,
         };
-        for answer in [
+        for reply in [
             Reply::Welcome(welcome),
             Reply::Released,
             Reply::Channel,
@@ -303,7 +306,7 @@ mod tests {
             Reply::Shared,
             Reply::Refused(b"no"),
         ] {
-            assert_eq!(Reply::decode(answer.encode().as_slice()), Some(answer));
+            assert_eq!(Reply::decode(reply.encode().as_slice()), Some(reply));
         }
     }
 

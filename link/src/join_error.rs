@@ -9,18 +9,18 @@ use rustix::io::Errno;
 /// Why a process did not join.
 #[derive(Clone, Copy, Debug)]
 pub enum JoinError {
-    /// The environment names no supervisor: this process is not of a tree.
-    Nowhere,
-    /// The supervisor has ended, neither of its sockets can be reached, or descriptors are short here or there.
+    /// The environment names no supervisor: this process is not part of a tree.
+    NotInTree,
+    /// The supervisor has ended, neither of its sockets can be reached, or one of the two processes has no free descriptor.
     Unreachable(Errno),
-    /// It refused; the text has the reason.
+    /// The supervisor refused; the text has the reason.
     Refused(RefusalText),
-    /// Its reply is not of this build's protocol.
+    /// The supervisor's reply is not of this build's protocol.
     OtherBuild,
 }
 
 impl JoinError {
-    /// From a reply that is not the one expected: a refusal, or another build's.
+    /// The error of an unexpected reply: a refusal, or a reply of another build.
     pub(crate) fn of(reply: Option<Reply<'_>>) -> Self {
         match reply {
             Some(Reply::Refused(text)) => Self::Refused(RefusalText::new(text)),
@@ -32,7 +32,7 @@ impl JoinError {
 impl std::fmt::Display for JoinError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Nowhere => write!(f, "this process was not started by `selfpage run`"),
+            Self::NotInTree => write!(f, "this process was not started by `selfpage run`"),
             Self::Unreachable(errno @ (Errno::MFILE | Errno::NFILE | Errno::TOOMANYREFS)) => {
                 write!(
                     f,

@@ -1,4 +1,4 @@
-//! What a process of a tree and its supervisor share: the messages by which it joins
+//! The link between a process of a tree and its supervisor: the messages by which the process joins
 //! ([`handshake`]), sent from a preloaded library ([`client`]), and the [`stats_page`].
 //!
 //! Rule: a process sends its supervisor one request, when its image starts, and then faults, evicts

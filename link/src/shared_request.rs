@@ -11,39 +11,39 @@ use rustix::fd::{BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-/// A request. What of a range is not paged as shared memory is left as it is.
+/// A request. It leaves those parts of a range that are not paged as shared memory as they are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum SharedRequest {
-    /// Memory to share with children: it comes with the answer.
+    /// Creates memory to share with children; its descriptor comes with the reply.
     Create {
         /// Bytes.
         len: u64,
     },
-    /// That memory, which comes along, is mapped, and is to be paged.
+    /// The memory, whose descriptor comes along, is mapped, and is to be paged.
     Share {
         /// The first byte.
         addr: u64,
         /// Bytes.
         len: u64,
     },
-    /// The process is about to fork: the child inherits what it shares now, whatever becomes of it.
+    /// The process is about to fork: the child inherits its present shared mappings, even if the parent unmaps them meanwhile.
     Fork {
         /// The child's domain.
         child: RawDomainId,
     },
-    /// The process is the child of a fork, and has what it inherits; its userfaultfd comes along.
+    /// The process is the child of a fork and has its inherited mappings; its userfaultfd comes along.
     Inherit,
-    /// The contents end, for all processes (MADV_REMOVE).
+    /// The contents are discarded, for all processes (MADV_REMOVE).
     Discard {
         /// The first byte.
         addr: u64,
         /// Bytes.
         len: u64,
     },
-    /// The process has more of an object mapped than it had (`mremap`): at `to` is what follows `offset` bytes
-    /// behind the contents of `from`.
+    /// The process maps more of an object than before (`mremap`): the contents at `to` are those `offset` bytes behind
+    /// the contents at `from`.
     Extend {
-        /// A byte of a mapping that is known.
+        /// An address in a mapping that is already shared.
         from: u64,
         /// Bytes from there on.
         offset: u64,
@@ -52,8 +52,8 @@ pub enum SharedRequest {
         /// Bytes of it.
         len: u64,
     },
-    /// Nothing is mapped there, which the kernel does not report: a fork's child lacks what its parent advised not to be
-    /// inherited.
+    /// Nothing is mapped in the range, which the kernel does not report: a fork's child lacks ranges that its parent
+    /// excluded (MADV_DONTFORK).
     Unmapped {
         /// The first byte.
         addr: u64,
@@ -62,7 +62,7 @@ pub enum SharedRequest {
     },
     /// Other pages of an object are mapped at `to` (`remap_file_pages`).
     Remap {
-        /// A byte of a mapping of that object.
+        /// An address in a mapping of that object.
         like: u64,
         /// The page of the object that is mapped first.
         page: u64,
@@ -71,14 +71,14 @@ pub enum SharedRequest {
         /// Bytes of it.
         len: u64,
     },
-    /// The pages stay resident once they are there (`mlock`).
+    /// The pages stay resident once they are brought in (`mlock`).
     Lock {
         /// The first byte.
         addr: u64,
         /// Bytes.
         len: u64,
     },
-    /// They may be evicted again.
+    /// The pages may be evicted again.
     Unlock {
         /// The first byte.
         addr: u64,
@@ -88,17 +88,17 @@ pub enum SharedRequest {
 }
 
 impl SharedRequest {
-    /// Sends the request by a process's connection, and returns when it is done, with the memory that was requested.
+    /// Sends the request by a process's connection, and returns when it is done, with the memory of a [`Self::Create`].
     pub fn send(
         self,
         connection: BorrowedFd<'_>,
         fd: Option<BorrowedFd<'_>>,
     ) -> Result<Option<OwnedFd>, JoinError> {
-        let mut answer = request(connection, ChildMessage::Shared(self), fd)?;
-        let memory = answer.fds[0].take();
-        match Reply::decode(answer.as_slice()) {
+        let mut reply = request(connection, ChildMessage::Shared(self), fd)?;
+        let memory = reply.fds[0].take();
+        match Reply::decode(reply.as_slice()) {
             Some(Reply::Shared) => Ok(None),
-            // The process has no descriptor left for it.
+            // The process has no free descriptor for the memory.
             Some(Reply::Memory) if memory.is_none() => Err(JoinError::Unreachable(Errno::MFILE)),
             Some(Reply::Memory) => Ok(memory),
             other => Err(JoinError::of(other)),

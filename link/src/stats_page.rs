@@ -1,11 +1,11 @@
-//! The stats page: figures and flags of every process of the tree, in shared memory.
+//! The stats page: counters and flags of every process of the tree, in shared memory.
 //!
-//! Each process counts in a block of its own. The memory is the supervisor's too,
-//! so the counts of a process killed at any instruction are not lost, and reading them
-//! disturbs no process. The header carries what is for the whole tree: the flag *careful*,
-//! the limits of its fault rate with the count that they hold against, and a table of programs.
+//! Each process counts in a block of its own. The supervisor maps the memory, too,
+//! so the counts of a process that is killed at any instruction are not lost, and reading them
+//! disturbs no process. The header has the data of the whole tree: the flag *careful*,
+//! the limits of its fault rate with the count that they bound, and a table of programs.
 //!
-//! Rule: a process's block is written by it alone, but for the supervisor's requests to its pager
+//! Rule: each block has one writer, its process, but for the supervisor's requests to its pager
 //! ([`ProcessStats::discards`]); nothing here is a lock.
 
 use crate::handshake::SlotIndex;
@@ -14,7 +14,7 @@ use rustix::io;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use wired::{Counter, DiscardRequest, Stage, WiredMemory};
 
-/// Bytes of the header: the rest of its page is left alone.
+/// Bytes of the header: one page, which nothing else uses.
 const HEADER: usize = wired::PAGE;
 
 /// Where the limits are in the header: their generation, which is a futex, and their words,
@@ -25,14 +25,14 @@ const LIMITS: usize = 256;
 /// Where the table of programs is: a word for each slot.
 const PROGRAMS: usize = HEADER;
 
-/// Bytes in a process's block: 16 words of state, then the figures and the histograms. No two
+/// Bytes in a process's block: 16 words of state, then the counters and the histograms. No two
 /// processes share a page.
 const BLOCK: usize = wired::PAGE;
 
-/// Words before the figures in a block.
+/// Words before the counters in a block.
 const STATE: usize = 16;
 
-/// Figures a block has room for.
+/// Counters and histogram words that a block has room for.
 const ROOM: usize = (BLOCK - STATE * 8) / 8;
 
 const _: () = assert!(LIMITS + rate::shared_limits::WORDS * 8 <= HEADER);
@@ -59,9 +59,9 @@ impl StatsPage {
         })
     }
 
-    /// Whether processes of the tree may do direct I/O: not 0 means that every pager
-    /// must check that a page is not pinned before it discards it, from now on. Set
-    /// before the system call that could bring direct I/O about is let through; a futex.
+    /// Not 0 once processes of the tree may do direct I/O: from then on every pager
+    /// checks that a page is not pinned before it discards it. The supervisor sets it
+    /// before it lets the first system call through that could set up direct I/O. A futex.
     pub fn careful(&self) -> &AtomicU32 {
         &self.region.slice::<AtomicU32>(0, 1)[0]
     }
@@ -84,7 +84,7 @@ impl StatsPage {
     /// The block of one process.
     ///
     /// # Panics
-    /// For a slot the stats page does not have: slots come from the supervisor.
+    /// For a slot that the stats page does not have: slots come from the supervisor.
     pub fn block(&self, slot: SlotIndex) -> ProcessStats<'_> {
         assert!(
             slot < self.slots,
@@ -108,7 +108,7 @@ fn programs_bytes(slots: SlotIndex) -> usize {
     (usize::from(slots) * size_of::<u32>()).next_multiple_of(wired::PAGE)
 }
 
-/// One process's words on the stats page. It holds no state of its own: make it when needed.
+/// One process's words on the stats page: a view without state of its own.
 #[derive(Clone, Copy)]
 pub struct ProcessStats<'a> {
     words: &'a [AtomicU64],
@@ -116,19 +116,19 @@ pub struct ProcessStats<'a> {
 }
 
 impl<'a> ProcessStats<'a> {
-    /// What this process's pager has seen of [`StatsPage::careful`]: it stores the value
-    /// there once no eviction that began without the check is under way.
+    /// The value of [`StatsPage::careful`] that this process's pager acts by: the pager stores it
+    /// once no eviction that began without the check is in progress.
     pub fn careful_seen(&self) -> &'a AtomicU32 {
         &self.futexes[0]
     }
 
-    /// Not 0 once the child of a fork has what it inherits (its memory is registered, and what it does
-    /// not inherit is gone), or has no pager and ends. A futex, for its parent, which knows the values.
+    /// Not 0 once the child of a fork has its inherited memory (all of it registered, and the rest
+    /// discarded), or has no pager and ends. A futex, for the parent, which defines the values.
     pub fn inherited(&self) -> &'a AtomicU32 {
         &self.futexes[1]
     }
 
-    /// What the program discards by system calls of its own.
+    /// The requests to discard what the program discards by system calls of its own.
     pub fn discards(&self) -> DiscardRequest<'a> {
         let [_, words @ ..] = self.words.first_chunk::<5>().expect("a block is longer");
         DiscardRequest::new(words)
@@ -139,17 +139,17 @@ impl<'a> ProcessStats<'a> {
         self.word(counter).fetch_add(n, Ordering::Relaxed);
     }
 
-    /// Raises a highest level.
+    /// Raises a peak to at least `value`.
     pub fn raise(&self, counter: Counter, value: u64) {
         self.word(counter).fetch_max(value, Ordering::Relaxed);
     }
 
-    /// The figure now.
+    /// The counter's value.
     pub fn get(&self, counter: Counter) -> u64 {
         self.word(counter).load(Ordering::Relaxed)
     }
 
-    /// Its word, for code that keeps the reference.
+    /// The counter's word, for code that keeps the reference.
     pub fn word(&self, counter: Counter) -> &'a AtomicU64 {
         &self.words[STATE + counter as usize]
     }
@@ -186,7 +186,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_one_process_counts_another_reads() {
+    fn a_process_reads_the_counts_of_another() {
         let (ours, fd) = StatsPage::create(4).unwrap();
         let theirs = StatsPage::attach(&fd, 4).unwrap();
         theirs.block(3).add(Counter::Faults, 5);

@@ -39,7 +39,7 @@ pub fn log(text: Arguments<'_>) {
     let _uncancelled = CancellationDisabled::new();
     let line = LogLine::new(text);
     let message = ChildMessage::Notice(line.as_str().as_bytes());
-    let by_port = supervisor::port().is_some_and(|port| port.say(message).is_ok());
+    let by_port = supervisor::port().is_some_and(|port| port.send_message(message).is_ok());
     let sent = by_port || pager_process::say(message);
     if !sent && has_standard_error() {
         for part in ["selfpage: ", line.as_str(), "\n"] {

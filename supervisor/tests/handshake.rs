@@ -46,7 +46,7 @@ fn a_process_comes_in_by_either_door_and_is_taken_back_when_its_connection_ends(
             .add(Counter::Faults, 3);
         member
             .connection
-            .say(ChildMessage::Notice(b"hello"))
+            .send(ChildMessage::Notice(b"hello"))
             .unwrap();
         drop(member);
         let happened = until(&mut supervisor, |h| {
@@ -271,7 +271,7 @@ fn a_process_under_the_filter_needs_neither_a_descriptor_nor_a_name() {
         let member = SupervisorPort::BY_FILTER.join(OWN_IMAGE).unwrap();
         member
             .connection
-            .say(ChildMessage::Notice(b"is in"))
+            .send(ChildMessage::Notice(b"is in"))
             .unwrap();
         std::thread::sleep(Duration::from_secs(20));
     });
