@@ -154,7 +154,9 @@ impl Daemon {
                 faults::request(self, token, number, reservation, known)
             }
             TenantRequest::FaultUnit(unit) => contracts.fault_rates.report(number, unit),
-            TenantRequest::Answered { round } => contracts.frames.on_revocation_done(number, round),
+            TenantRequest::RevocationDone { round } => {
+                contracts.frames.on_revocation_done(number, round)
+            }
             TenantRequest::Leave => contracts.leave(token, number),
             _ => {
                 let why = Refusal::HasContract;
@@ -291,7 +293,7 @@ impl Daemon {
                 .map_or(0, |stats| stats.unpaged);
             tenant.check_frames(number, unpaged, asked)?;
         }
-        let disk = disk.map(|change| change.of(was));
+        let disk = disk.map(|change| change.applied_to(was));
         disk.as_ref().map_or(Ok(()), DiskSpec::check)?;
         terms.frames = frames.unwrap_or(terms.frames);
         terms.disk = disk.unwrap_or(was);

@@ -1,10 +1,10 @@
-//! What a contract with the daemon says, and how people write it.
+//! The terms of a contract with the daemon, and their text form.
 //!
 //! From *Self-Paging in the Nemesis Operating System*, sections 6.2 and 6.7: frames {g, x},
 //! and the disk's (p, s, x, l). `512M+128M` is 512 MiB guaranteed and 128 MiB more while
 //! no other tenant needs them: the paper's x is the sum. `25ms/250ms,extra,laxity=10ms` is 25 ms
-//! of the disk in every 250 ms, slack time too, and 10 ms of patience with a client that
-//! has nothing to submit yet.
+//! of the disk in every 250 ms, slack time too, and a laxity of 10 ms: so long the disk waits for a
+//! client that has nothing to submit yet.
 
 use disk::atropos::DiskContract;
 use disk::time::Nanos;
@@ -23,7 +23,7 @@ const SHORTEST: Duration = Duration::from_millis(1);
 /// Longest period: a newcomer may wait for one.
 const LONGEST: Duration = Duration::from_secs(60);
 
-/// Why a text is no contract.
+/// Why a text is not a valid contract.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SpecError {
     /// Not a length of time.
@@ -40,17 +40,17 @@ pub enum SpecError {
         Time(*slice), Time(*period), Time(SHORTEST), Time(LONGEST)
     )]
     Slice {
-        /// As asked.
+        /// As requested.
         slice: Duration,
-        /// As asked.
+        /// As requested.
         period: Duration,
     },
     /// A laxity longer than the period.
     #[error("a laxity of {} is longer than the period of {}", Time(*laxity), Time(*period))]
     Laxity {
-        /// As asked.
+        /// As requested.
         laxity: Duration,
-        /// As asked.
+        /// As requested.
         period: Duration,
     },
     /// Not frames.
@@ -69,7 +69,7 @@ pub struct FrameSpec {
     /// Guaranteed.
     #[serde(rename = "guaranteed")]
     pub g: u32,
-    /// At most.
+    /// The most that may be owned.
     #[serde(rename = "most")]
     pub x: u32,
 }
@@ -145,13 +145,13 @@ impl From<Contract> for FrameSpec {
     }
 }
 
-/// Particular frames, where Linux has any to choose (section 6.2: "frames within a special
+/// Particular frames, of the kinds that Linux lets a process choose (section 6.2: "frames within a special
 /// region").
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FramePlacement {
-    /// Those of huge pages: of 2 MiB each.
+    /// Huge pages, of 2 MiB each.
     Huge,
-    /// Those of a NUMA node.
+    /// The frames of one NUMA node.
     Node(u32),
 }
 
@@ -160,11 +160,11 @@ pub enum FramePlacement {
 pub struct DiskSpec {
     /// Disk time in each period.
     pub slice: Duration,
-    /// How often it is granted.
+    /// The period in which the slice is granted once.
     pub period: Duration,
-    /// Whether slack time may be had.
+    /// True if the client may use slack time.
     pub extra: bool,
-    /// How long the disk waits for it.
+    /// How long the disk waits for a client that has no request pending.
     pub laxity: Duration,
 }
 
@@ -174,7 +174,7 @@ impl DiskSpec {
         self.slice.as_secs_f64() / self.period.as_secs_f64()
     }
 
-    /// Refuses terms that cannot be kept.
+    /// Rejects terms that no schedule can keep.
     pub fn check(&self) -> Result<(), SpecError> {
         let Self {
             slice,
@@ -197,13 +197,13 @@ impl FromStr for DiskSpec {
 
     fn from_str(text: &str) -> Result<Self, SpecError> {
         let change: DiskChange = text.parse()?;
-        let unsaid = Self {
+        let defaults = Self {
             slice: change.slice,
             period: change.period,
             extra: false,
             laxity: LAXITY,
         };
-        let terms = change.of(unsaid);
+        let terms = change.applied_to(defaults);
         terms.check().map(|()| terms)
     }
 }
@@ -220,22 +220,22 @@ impl From<DiskSpec> for DiskContract {
     }
 }
 
-/// A change of the disk's terms: what is `None` stays.
+/// A change of the disk's terms; a term that is `None` stays as it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DiskChange {
     /// Disk time in each period.
     pub slice: Duration,
-    /// How often it is granted.
+    /// The period in which the slice is granted once.
     pub period: Duration,
-    /// Whether slack time may be had.
+    /// True if the client may use slack time.
     pub extra: Option<bool>,
-    /// How long the disk waits for it.
+    /// How long the disk waits for a client that has no request pending.
     pub laxity: Option<Duration>,
 }
 
 impl DiskChange {
-    /// What becomes of these terms. A laxity that stays is no longer than the period.
-    pub fn of(self, terms: DiskSpec) -> DiskSpec {
+    /// Returns the terms after the change. A laxity that is not changed is cut to the new period.
+    pub fn applied_to(self, terms: DiskSpec) -> DiskSpec {
         DiskSpec {
             slice: self.slice,
             period: self.period,
@@ -262,7 +262,7 @@ impl FromStr for DiskChange {
             laxity: None,
         };
         for part in parts {
-            // Each at most once.
+            // Each option occurs at most once.
             let was_set = match part.split_once('=') {
                 None if part == "extra" => change.extra.replace(true).is_some(),
                 None if part == "noextra" => change.extra.replace(false).is_some(),
@@ -305,7 +305,7 @@ impl fmt::Display for ContractSpec {
     }
 }
 
-/// Reads a value that people write as text, where it stands in a file.
+/// Deserializes a value from its text form, for configuration files.
 pub fn from_text<'de, T, D>(from: D) -> Result<T, D::Error>
 where
     T: FromStr,
@@ -335,7 +335,7 @@ mod tests {
     fn a_change_keeps_what_it_does_not_name() {
         let changed = |from: &str, to: &str| {
             let to: DiskChange = to.parse().unwrap();
-            to.of(from.parse().unwrap()).to_string()
+            to.applied_to(from.parse().unwrap()).to_string()
         };
         let from = "25ms/250ms,extra,laxity=7ms";
         assert_eq!(changed(from, "75ms/250ms"), "75ms/250ms,extra,laxity=7ms");
@@ -352,23 +352,23 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_kept_is_refused_with_the_reason() {
-        let said = |text: &str| text.parse::<DiskSpec>().unwrap_err().to_string();
-        assert!(said("300ms/250ms").contains("a slice of 300ms in a period of 250ms"));
-        assert!(said("0ms/250ms").contains("0 < slice"));
-        assert!(said("1us/10us").contains("a period of 1ms to 60s"));
-        assert!(said("25ms").contains("SLICE/PERIOD"));
-        assert!(said("25/250").contains("`25` is not a length of time"));
-        assert!(said("1ms/2ms,laxity=9ms").contains("longer than the period"));
+    fn terms_that_no_schedule_can_keep_are_refused_with_the_reason() {
+        let error = |text: &str| text.parse::<DiskSpec>().unwrap_err().to_string();
+        assert!(error("300ms/250ms").contains("a slice of 300ms in a period of 250ms"));
+        assert!(error("0ms/250ms").contains("0 < slice"));
+        assert!(error("1us/10us").contains("a period of 1ms to 60s"));
+        assert!(error("25ms").contains("SLICE/PERIOD"));
+        assert!(error("25/250").contains("`25` is not a length of time"));
+        assert!(error("1ms/2ms,laxity=9ms").contains("longer than the period"));
         for text in [
             "1ms/2ms,lax",
             "1ms/2ms,extra,extra",
             "1ms/2ms,extra,noextra",
         ] {
-            assert!(said(text).contains("[,extra]"), "{text}");
+            assert!(error(text).contains("[,extra]"), "{text}");
         }
-        let said = |text: &str| text.parse::<FrameSpec>().unwrap_err().to_string();
-        assert!(said("5000").contains("whole number of frames"));
-        assert!(said("64M+").contains("SIZE+EXTRA"));
+        let error = |text: &str| text.parse::<FrameSpec>().unwrap_err().to_string();
+        assert!(error("5000").contains("whole number of frames"));
+        assert!(error("64M+").contains("SIZE+EXTRA"));
     }
 }

@@ -9,12 +9,12 @@ use std::io::{Read, Seek, Write};
 /// Words of an event.
 const WORDS: usize = 5;
 
-/// Writes what was seen into new memory: the next event's number, the events lost, and the
+/// Writes a batch into a new memfd: the next event's number, the number of lost events, and the
 /// events.
-pub fn write(seen: &TraceBatch) -> io::Result<OwnedFd> {
-    let mut bytes = Vec::with_capacity(16 + seen.events.len() * WORDS * 8);
-    let words = seen.events.iter().flat_map(|event| event.to_words());
-    for word in [seen.next, seen.lost].into_iter().chain(words) {
+pub fn write(batch: &TraceBatch) -> io::Result<OwnedFd> {
+    let mut bytes = Vec::with_capacity(16 + batch.events.len() * WORDS * 8);
+    let words = batch.events.iter().flat_map(|event| event.to_words());
+    for word in [batch.next, batch.lost].into_iter().chain(words) {
         bytes.extend(word.to_le_bytes());
     }
     let fd = memfd_create("selfpage-trace", MemfdFlags::CLOEXEC)?;
@@ -51,7 +51,7 @@ mod tests {
     use disk::time::{Nanos, Time};
 
     #[test]
-    fn what_is_written_is_read() {
+    fn a_batch_is_read_as_it_was_written() {
         let events = vec![
             TraceEvent::Lax {
                 from: Time(1),
@@ -68,11 +68,11 @@ mod tests {
                 slack: true,
             },
         ];
-        let seen = TraceBatch {
+        let batch = TraceBatch {
             events,
             next: 9,
             lost: 10,
         };
-        assert_eq!(read(write(&seen).unwrap()).unwrap(), seen);
+        assert_eq!(read(write(&batch).unwrap()).unwrap(), batch);
     }
 }

@@ -1,7 +1,7 @@
 //! The messages between the daemon and its clients: tenants and administrators.
 //!
 //! One datagram a message over a SOCK_SEQPACKET socket, in postcard behind a version word.
-//! Descriptors come along with SCM_RIGHTS, in the order the message's documentation gives.
+//! Descriptors are passed with SCM_RIGHTS, in the order that the message's documentation gives.
 //! The daemon trusts no input: bytes that decode to no message are rejected.
 //!
 //! Rule: nothing here is on the page path. A tenant sends one request, and then receives
@@ -24,14 +24,14 @@ const VERSION: u32 = 0x5350_5305;
 /// The default path of the daemon's control socket.
 pub const SOCKET: &str = "/run/selfpage/system.sock";
 
-/// Frames one program needs: an instruction can straddle two pages, one is moved from and one
-/// is moved through.
+/// Frames one program needs: two for an instruction that straddles two pages, one for the page that it
+/// reads from, and one that the pager moves pages through.
 pub const MIN_PROGRAM_FRAMES: u32 = 4;
 
-/// Longest name of a tenant, in bytes; longer ones are cut.
+/// Longest name of a tenant, in bytes; longer names are cut.
 pub const NAME: usize = 64;
 
-/// Longest text, in bytes; longer ones are cut.
+/// Longest text of a message, in bytes; longer texts are cut.
 pub const TEXT: usize = MESSAGE - 64;
 
 /// Resume token: identifies a tenant to a daemon that was started again.
@@ -73,10 +73,10 @@ pub enum TenantRequest {
         /// Which frames; any where `None`.
         place: Option<FramePlacement>,
     },
-    /// Makes the ledger known that was made for the frames of [`DaemonEvent::Admitted`]. With its
+    /// Attaches the ledger, which was made for the frames of [`DaemonEvent::Admitted`]. With its
     /// descriptor.
     Ledger,
-    /// Comes back, after the daemon was started again. With both bells of [`DaemonEvent::Admitted`]
+    /// Resumes the contract with the next daemon. With both bells of [`DaemonEvent::Admitted`]
     /// and the ledger's descriptor.
     Rejoin {
         /// The token of the original [`TenantRequest::Join`].
@@ -84,24 +84,24 @@ pub enum TenantRequest {
         /// Channels that follow, each by [`TenantRequest::Channel`].
         channels: u32,
     },
-    /// A channel that an earlier daemon made. With its memory and the daemon's end of its bell. Answered if
-    /// refused: [`DaemonEvent::Later`].
+    /// A channel that an earlier daemon made. With its memory and the daemon's end of its bell. The only reply is a
+    /// refusal: [`DaemonEvent::NoRoomYet`].
     Channel(ChannelNumber),
-    /// Asks for a new channel. A contract for a file has two at most.
+    /// Requests a new channel. A contract for a file has two at most.
     Open {
         /// Operations at a time.
         depth: u16,
-        /// Comes back with the answer.
+        /// The reply repeats it.
         cookie: u64,
     },
-    /// A channel is no longer used. It is answered when nothing of it is under way.
+    /// A channel is no longer used. [`DaemonEvent::Closed`] follows when none of its I/O is in flight.
     Close(ChannelNumber),
-    /// A revocation was done: the tenant owns no more than it was asked to.
-    Answered {
+    /// A revocation is done: the tenant owns no more frames than it may keep.
+    RevocationDone {
         /// The number of the revocation.
         round: u64,
     },
-    /// Asks for disk time for a file of the asker's, which comes along as a descriptor. A
+    /// Requests disk time for a file of the sender's. With the file's descriptor. A
     /// contract for the disk alone; channels are opened as by a tenant.
     File {
         /// What it is called, for people.
@@ -109,32 +109,31 @@ pub enum TenantRequest {
         /// Disk time.
         disk: DiskSpec,
     },
-    /// Asks for a share of the faults, and says what processor time is reserved: runtime and
-    /// period.
+    /// Requests a share of the faults, and reports the processor time that is reserved.
     Faults {
-        /// Processor time in every period.
+        /// Runtime and period of the reservation.
         reservation: Option<(Duration, Duration)>,
-        /// An earlier daemon sent it its share: it has the reservation that was made then.
+        /// True if an earlier daemon granted a share: the tenant has the reservation that was made then.
         known: bool,
     },
-    /// What a fault of the tenant's costs: nanoseconds of processor time, measured.
+    /// The measured cost of a fault of the tenant's, in nanoseconds of processor time.
     FaultUnit(u64),
-    /// Asks for the contracts there are.
+    /// Requests the list of contracts.
     List,
-    /// Asks what there is to promise, and what of it is free.
+    /// Requests the resources that the daemon can promise, and how much of each is free.
     Capacity,
-    /// Asks for a tenant's contract to be changed; what is `None` stays.
+    /// Changes a tenant's contract; a part that is `None` stays as it is.
     Set {
-        /// Whose.
+        /// The tenant.
         tenant: TenantNumber,
         /// Frames.
         frames: Option<FrameSpec>,
         /// Disk.
         disk: Option<DiskChange>,
     },
-    /// Asks for the disk scheduler's trace.
+    /// Requests the disk scheduler's trace.
     Trace {
-        /// From this event on: 0, or the number the last answer ended with.
+        /// The number of the first event: 0, or the number that the last reply ended with.
         from: u64,
     },
     /// Gives the contract back: [`DaemonEvent::Left`] or [`DaemonEvent::LeaveRefused`] follows.
@@ -144,85 +143,85 @@ pub enum TenantRequest {
 /// Replies and events of the daemon.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum DaemonEvent {
-    /// There is a contract. With the doorbell (one for all channels) and, for tenants with
+    /// The contract is admitted. With the doorbell (one for all channels) and, for tenants with
     /// frames, the bell to ring when more frames are wanted.
     Admitted {
         /// The tenant's number.
         tenant: TenantNumber,
         /// The contract.
         terms: ContractSpec,
-        /// How far the guarantee of frames goes beyond what the kernel lets us promise.
+        /// How far the guarantee of frames exceeds what the kernel lets the daemon promise; mostly empty.
         note: String,
     },
-    /// The ledger is known: frames come.
+    /// The ledger is attached, and the first frames are granted.
     Started,
     /// A channel. With its memory, the client's end of its bell, and the daemon's end, to be
     /// kept for the next daemon.
     Opened {
-        /// As asked with.
+        /// The cookie of the request.
         cookie: u64,
         /// The channel's number.
         channel: ChannelNumber,
     },
-    /// The channel that was asked for with this cookie is not opened, with the reason.
+    /// The channel that was requested with this cookie is not opened, with the reason.
     NotOpened {
-        /// As asked with.
+        /// The cookie of the request.
         cookie: u64,
         /// Why.
         why: String,
     },
-    /// Nothing of the channel is under way any more: it was closed, or its client has dropped its end.
+    /// The channel has no I/O in flight any more: the tenant closed it, or its client has dropped its end.
     Closed(ChannelNumber),
-    /// A revocation: within this time the tenant owns no more than `keep` frames, and reports it.
+    /// A revocation: within this time the tenant gives back all but `keep` frames, and reports it.
     Revoke {
         /// The number of this revocation.
         round: u64,
         /// Frames that may be kept.
         keep: u32,
-        /// How long it has.
+        /// The time it has.
         within: Duration,
     },
-    /// The contract changes: what becomes less does so after `notice`.
+    /// The contract changes; amounts that become less do so after `notice`.
     Changed {
-        /// What it will be.
+        /// The new contract.
         terms: ContractSpec,
-        /// How long the old one still holds.
+        /// How long the old amounts still hold.
         notice: Duration,
     },
-    /// How many faults the tenant may have from now on.
+    /// The tenant's share of the faults from now on.
     Faults(FaultShare),
-    /// A tenant. [`DaemonEvent::End`] follows the last.
+    /// One tenant of a list. [`DaemonEvent::End`] follows the last.
     Tenant(Box<TenantInfo>),
-    /// The end of a list, and what was asked is done.
+    /// The end of a list; what was requested is done.
     End,
-    /// What there is to promise.
+    /// The resources that the daemon can promise.
     Capacity(CapacitySummary),
-    /// The trace's memory comes along.
+    /// The trace. With its memory.
     Trace,
     /// The request is refused, with the reason.
     Refused(String),
-    /// There is no contract any more: frames, channels, swap and disk time are others'. The
-    /// connection may end, or ask for another contract.
+    /// The contract has ended: its frames, channels, swap and disk time are released. The
+    /// tenant may disconnect, or request another contract.
     Left,
     /// The contract cannot be given back: something of it is still used.
     LeaveRefused(String),
-    /// No contract waits for the resume token of a [`TenantRequest::Rejoin`], nor ever will.
+    /// The daemon has no contract for the resume token of a [`TenantRequest::Rejoin`], and never will.
     UnknownToken,
-    /// There is no room for a channel of a [`TenantRequest::Channel`] now: the tenant hands it over again.
-    Later(ChannelNumber),
-    /// So many frames of the guarantee are reserved for resident memory that is not paged: the ledger
+    /// The daemon has no room for the channel of a [`TenantRequest::Channel`] now: the tenant sends it again later.
+    NoRoomYet(ChannelNumber),
+    /// Some frames of the guarantee are reserved for resident memory that is not paged: the ledger
     /// does not get them.
     Unpaged {
-        /// How many are, from now on.
+        /// The number of reserved frames from now on.
         frames: u32,
     },
     /// More memory is resident, by the kernel's count, than the contract guarantees.
-    Over {
+    OverGuarantee {
         /// Frames resident.
         resident: u32,
-        /// Frames that may be.
+        /// Frames that may be resident.
         owned: u32,
-        /// The tenant is killed where they are too many after this time.
+        /// The tenant is killed if too many are still resident after this time.
         within: Duration,
     },
 }
@@ -230,15 +229,15 @@ pub enum DaemonEvent {
 /// A tenant's share of the faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FaultShare {
-    /// In a period of this length.
+    /// The length of a fault period.
     pub period: Duration,
-    /// task.fault_limit: zero where the tenant's faults are within its own reservation.
+    /// task.fault_limit, in a period: zero where the tenant's faults are within its own reservation.
     pub limit: u32,
-    /// system.fault_limit.
+    /// system.fault_limit, in a period.
     pub system: u32,
 }
 
-/// A message as it travels, or why it cannot: it is too long.
+/// Encodes a message; fails where it is too long.
 pub fn encode(message: &impl Serialize) -> Result<Vec<u8>, postcard::Error> {
     let mut bytes = VERSION.to_le_bytes().to_vec();
     bytes.extend(postcard::to_stdvec(message)?);
@@ -248,7 +247,7 @@ pub fn encode(message: &impl Serialize) -> Result<Vec<u8>, postcard::Error> {
     }
 }
 
-/// A message that arrived; `None` where it is not one of ours.
+/// Decodes a message; `None` where the bytes are not a message of this protocol and version.
 pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Option<T> {
     let (version, rest) = bytes.split_first_chunk::<4>()?;
     if u32::from_le_bytes(*version) != VERSION {
@@ -260,9 +259,9 @@ pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Option<T> {
     }
 }
 
-/// The first bytes of a text, cut where a character ends.
-pub fn cut(text: &str, most: usize) -> String {
-    let mut end = text.len().min(most);
+/// The first `limit` bytes of a text, or fewer, so that the last character is whole.
+pub fn cut(text: &str, limit: usize) -> String {
+    let mut end = text.len().min(limit);
     while !text.is_char_boundary(end) {
         end -= 1;
     }

@@ -1,4 +1,4 @@
-//! Messages as they travel.
+//! Encoding and decoding of messages.
 
 use super::*;
 use proptest::prelude::*;
@@ -43,7 +43,7 @@ fn the_longest_messages_fit() {
             unit: Duration::MAX,
         }),
     };
-    for say in [
+    for event in [
         DaemonEvent::Tenant(Box::new(listed)),
         DaemonEvent::Refused("x".repeat(TEXT)),
         DaemonEvent::Admitted {
@@ -52,8 +52,8 @@ fn the_longest_messages_fit() {
             note: "x".repeat(TEXT / 2),
         },
     ] {
-        let bytes = encode(&say).unwrap();
-        assert_eq!(decode::<DaemonEvent>(&bytes), Some(say));
+        let bytes = encode(&event).unwrap();
+        assert_eq!(decode::<DaemonEvent>(&bytes), Some(event));
     }
     assert!(encode(&DaemonEvent::Refused("x".repeat(MESSAGE))).is_err());
     assert_eq!(cut("aé", 2), "a");
@@ -61,12 +61,12 @@ fn the_longest_messages_fit() {
 
 proptest! {
     #[test]
-    fn any_bytes_are_a_message_or_are_not(bytes in prop::collection::vec(any::<u8>(), 0..600)) {
+    fn arbitrary_bytes_decode_to_no_message_or_to_one_that_encodes_again(bytes in prop::collection::vec(any::<u8>(), 0..600)) {
         let _ = decode::<TenantRequest>(&bytes);
         let mut ours = VERSION.to_le_bytes().to_vec();
         ours.extend(bytes);
-        if let Some(ask) = decode::<TenantRequest>(&ours) {
-            prop_assert_eq!(decode::<TenantRequest>(&encode(&ask).unwrap()), Some(ask));
+        if let Some(request) = decode::<TenantRequest>(&ours) {
+            prop_assert_eq!(decode::<TenantRequest>(&encode(&request).unwrap()), Some(request));
         }
     }
 }

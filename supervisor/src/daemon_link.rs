@@ -97,7 +97,7 @@ impl DaemonLink {
                 SessionEvent::Faults(share) => self.faults = Some(share),
                 SessionEvent::Changed { terms, notice } => say(happened, changed(&terms, notice)),
                 SessionEvent::Unpaged(frames) => self.on_unpaged(frames, happened),
-                SessionEvent::Over {
+                SessionEvent::OverGuarantee {
                     resident,
                     owned,
                     within,
@@ -119,7 +119,7 @@ impl DaemonLink {
                 SessionEvent::Revoke(_) | SessionEvent::Left | SessionEvent::LeaveRefused(_) => {}
             }
         }
-        self.session.shed(ledger);
+        self.session.serve_revocation(ledger);
     }
 
     /// A notice each time that the memory has grown fourfold.

@@ -14,30 +14,27 @@ const PAGE: usize = 4096;
 fn main() -> Result<(), Box<dyn Error>> {
     let socket = std::env::args_os().nth(1).map(PathBuf::from);
     let socket = socket.ok_or("usage: linked SOCKET")?;
-    let wanted = ContractRequest {
+    let request = ContractRequest {
         name: "example".into(),
         frames: Some("16M".parse()?),
         disk: Some("50ms/250ms,extra".parse()?),
         swap: Some(128 << 20),
         place: None,
     };
-    let (mut tenant, share) = LinkedTenant::join(&socket, &wanted)?;
+    let (mut tenant, resources) = LinkedTenant::join(&socket, &request)?;
     println!("contract {}: {}", tenant.number(), tenant.terms());
-    work(share, 64 << 20)?;
+    work(resources, 64 << 20)?;
     tenant.leave()?;
-    println!(
-        "left; frames were asked back {} times",
-        tenant.revocations()
-    );
+    println!("left; frames were revoked {} times", tenant.revocations());
     Ok(())
 }
 
-/// Pages under the contract: what is made of the share is dropped at the end.
-fn work(share: DomainResources, bytes: usize) -> Result<(), Box<dyn Error>> {
+/// Pages under the contract. The domain and its stretch are dropped at the end, as `leave` requires.
+fn work(resources: DomainResources, bytes: usize) -> Result<(), Box<dyn Error>> {
     let domain = Domain::builder()
-        .frames(share.contract)
-        .ledger(share.ledger)
-        .shared_store(share.store)
+        .frames(resources.contract)
+        .ledger(resources.ledger)
+        .shared_store(resources.store)
         .direct_io(DirectIo::PinnedOnly)
         .build()?;
     let stretch = domain.allocate(bytes)?;

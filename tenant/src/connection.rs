@@ -1,7 +1,7 @@
 //! A connection to the daemon: one request, one reply.
 
 use super::TenantError;
-use super::outage::{Outage, RETURN};
+use super::outage::{MAX_OUTAGE, Outage};
 use host::seqpacket;
 use protocol::{DaemonEvent, TenantRequest, decode, encode};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -10,26 +10,26 @@ use rustix::net::{RecvFlags, SendFlags};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// How long a daemon may take to reply to a request, but for one for a contract.
-const PATIENCE: Duration = match cfg!(test) {
+/// How long a daemon may take to reply to any request but one for a contract.
+const REPLY_TIMEOUT: Duration = match cfg!(test) {
     true => Duration::from_millis(100),
     false => Duration::from_secs(120),
 };
 
 /// How long a daemon may take to show or change contracts, for which it waits for nothing.
-const ADMIN_PATIENCE: Duration = match cfg!(test) {
-    true => PATIENCE,
+const ADMIN_TIMEOUT: Duration = match cfg!(test) {
+    true => REPLY_TIMEOUT,
     false => Duration::from_secs(10),
 };
 
 /// Connects to the daemon at `path`.
-pub(crate) fn reach(path: &Path) -> Result<OwnedFd, TenantError> {
+pub(crate) fn connect(path: &Path) -> Result<OwnedFd, TenantError> {
     seqpacket::connect(path).map_err(|why| {
         let path = path.into();
         match why {
-            Errno::ACCESS => TenantError::KeptOut { path },
+            Errno::ACCESS => TenantError::NotPermitted { path },
             Errno::MFILE | Errno::NFILE => TenantError::NoDescriptor,
-            _ => TenantError::Nobody { path, why },
+            _ => TenantError::NoDaemon { path, why },
         }
     })
 }
@@ -54,85 +54,89 @@ pub(crate) fn try_send(
     seqpacket::try_send(to, &bytes, fds, SendFlags::DONTWAIT)
 }
 
-/// An answer, and the first descriptors with it.
+/// A reply, and the first descriptors with it.
 type Reply = (DaemonEvent, [Option<OwnedFd>; 3]);
 
 /// Sends a request and waits for the reply.
-pub(crate) fn converse(
+pub(crate) fn exchange(
     connection: &OwnedFd,
-    ask: &TenantRequest,
+    request: &TenantRequest,
     fds: &[BorrowedFd<'_>],
 ) -> Result<Reply, TenantError> {
-    send_unless_closed(connection, ask, fds)?;
+    send_unless_closed(connection, request, fds)?;
     recv(connection)
 }
 
-/// The same for a request of an administrator, and for each further reply to it.
-pub(crate) fn administer(connection: &OwnedFd, ask: &TenantRequest) -> Result<Reply, TenantError> {
-    send_unless_closed(connection, ask, &[])?;
-    recv_administered(connection)
+/// The same for a request of an administrator.
+pub(crate) fn exchange_as_admin(
+    connection: &OwnedFd,
+    request: &TenantRequest,
+) -> Result<Reply, TenantError> {
+    send_unless_closed(connection, request, &[])?;
+    recv_as_admin(connection)
 }
 
-pub(crate) fn recv_administered(connection: &OwnedFd) -> Result<Reply, TenantError> {
-    recv_within(connection, Some(ADMIN_PATIENCE))
+/// Receives a further reply to such a request.
+pub(crate) fn recv_as_admin(connection: &OwnedFd) -> Result<Reply, TenantError> {
+    recv_within(connection, Some(ADMIN_TIMEOUT))
 }
 
-/// Sends a request. Where the daemon has closed the connection, its reply may still say why.
+/// Sends a request. Where the daemon has closed the connection, its last message may still give the reason.
 fn send_unless_closed(
     connection: &OwnedFd,
-    ask: &TenantRequest,
+    request: &TenantRequest,
     fds: &[BorrowedFd<'_>],
 ) -> Result<(), TenantError> {
-    match send(connection, ask, fds) {
+    match send(connection, request, fds) {
         Err(Errno::PIPE) => Ok(()),
         sent => sent.map_err(TenantError::Silent),
     }
 }
 
-/// Pause between two attempts to connect to it.
-const LOOK: Duration = Duration::from_millis(20);
+/// Pause between two attempts to connect to a daemon.
+const CONNECT_PAUSE: Duration = Duration::from_millis(20);
 
-/// Sends a request for a contract to the daemon at `path`, and to the next where that ends before it
-/// replies.
+/// Sends a request for a contract to the daemon at `path`, and again to its successor where a daemon ends
+/// before it replies.
 /// Returns the connection of the reply, and the reply.
-pub(crate) fn ask(
+pub(crate) fn request_contract(
     path: &Path,
     mut connection: OwnedFd,
-    ask: &TenantRequest,
+    request: &TenantRequest,
 ) -> Result<(OwnedFd, Reply), TenantError> {
     let mut outage = Outage::new();
     loop {
         outage.on_request(Instant::now());
-        let sent = send_unless_closed(&connection, ask, &[]);
-        // The swap file of a new tenant is scrubbed first, which takes as long as its disk does. A daemon
+        let sent = send_unless_closed(&connection, request, &[]);
+        // No timeout: the daemon scrubs the swap file of a new tenant first, at the speed of the disk. A daemon
         // that ends meanwhile disconnects.
         match sent.and_then(|()| recv_within(&connection, None)) {
             Err(why) if why.is_end() => {
                 let since = outage.on_end(Instant::now()).ok_or(why)?;
-                std::thread::sleep(LOOK);
-                connection = reach_next(path, since)?;
+                std::thread::sleep(CONNECT_PAUSE);
+                connection = connect_next(path, since)?;
             }
-            answer => return Ok((connection, answer?)),
+            reply => return Ok((connection, reply?)),
         }
     }
 }
 
-/// Connects to the daemon that follows one that ended then.
-pub(crate) fn reach_next(path: &Path, ended: Instant) -> Result<OwnedFd, TenantError> {
+/// Connects to the successor of a daemon that ended at `ended`.
+pub(crate) fn connect_next(path: &Path, ended: Instant) -> Result<OwnedFd, TenantError> {
     loop {
-        match reach(path) {
-            Err(_) if ended.elapsed() < RETURN => std::thread::sleep(LOOK),
-            reached => return reached,
+        match connect(path) {
+            Err(_) if ended.elapsed() < MAX_OUTAGE => std::thread::sleep(CONNECT_PAUSE),
+            result => return result,
         }
     }
 }
 
-/// ReplySender for the next answer.
+/// Waits for the next reply.
 pub(crate) fn recv(connection: &OwnedFd) -> Result<Reply, TenantError> {
-    recv_within(connection, Some(PATIENCE))
+    recv_within(connection, Some(REPLY_TIMEOUT))
 }
 
-/// The same, with another limit on the wait or none.
+/// Waits for the next reply for as long as `limit`; without end where it is `None`.
 fn recv_within(connection: &OwnedFd, limit: Option<Duration>) -> Result<Reply, TenantError> {
     let deadline = limit.map(|limit| Instant::now() + limit);
     wait(connection, deadline).map_err(TenantError::Silent)?;
@@ -145,7 +149,7 @@ fn recv_within(connection: &OwnedFd, limit: Option<Duration>) -> Result<Reply, T
         DaemonEvent::Refused(why) | DaemonEvent::NotOpened { why, .. } => {
             Err(TenantError::Refused(why))
         }
-        say => Ok((say, std::array::from_fn(|at| message.fds[at].take()))),
+        event => Ok((event, std::array::from_fn(|at| message.fds[at].take()))),
     }
 }
 
@@ -171,7 +175,7 @@ mod tests {
     use protocol::contract_spec::ContractSpec;
     use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, accept, bind, listen, socket};
 
-    /// Sends a request to a daemon that replies so long after it.
+    /// Sends a request to a daemon that replies after `time`.
     fn reply_after(time: Duration, request: &TenantRequest) -> Result<DaemonEvent, TenantError> {
         let folder = std::env::temp_dir();
         let id = format!("{:?}", std::thread::current().id());
@@ -196,11 +200,13 @@ mod tests {
             });
             let _ = seqpacket::send(&peer, &bytes.unwrap(), &[], SendFlags::empty());
         });
-        let connection = reach(&path)?;
+        let connection = connect(&path)?;
         let reply = match request {
-            TenantRequest::Join { .. } => ask(&path, connection, request).map(|(_, reply)| reply),
-            TenantRequest::List => administer(&connection, request),
-            _ => converse(&connection, request, &[]),
+            TenantRequest::Join { .. } => {
+                request_contract(&path, connection, request).map(|(_, reply)| reply)
+            }
+            TenantRequest::List => exchange_as_admin(&connection, request),
+            _ => exchange(&connection, request, &[]),
         };
         daemon.join().unwrap();
         std::fs::remove_file(&path).unwrap();
@@ -217,7 +223,7 @@ mod tests {
             swap: None,
             place: None,
         };
-        let reply = reply_after(PATIENCE * 3, &join);
+        let reply = reply_after(REPLY_TIMEOUT * 3, &join);
         assert!(
             matches!(reply, Ok(DaemonEvent::Admitted { .. })),
             "{reply:?}"
@@ -226,7 +232,7 @@ mod tests {
 
     #[test]
     fn other_requests_end_at_a_daemon_that_does_not_reply() {
-        let reply = reply_after(PATIENCE * 3, &TenantRequest::Capacity);
+        let reply = reply_after(REPLY_TIMEOUT * 3, &TenantRequest::Capacity);
         assert!(
             matches!(reply, Err(TenantError::Silent(Errno::TIMEDOUT))),
             "{reply:?}"
@@ -235,7 +241,7 @@ mod tests {
 
     #[test]
     fn a_daemon_that_is_stopped_is_named_with_what_to_do() {
-        let error = reply_after(PATIENCE * 3, &TenantRequest::List).unwrap_err();
+        let error = reply_after(REPLY_TIMEOUT * 3, &TenantRequest::List).unwrap_err();
         let text = error.to_string();
         assert!(text.contains("kill -CONT"), "{text}");
     }
@@ -252,7 +258,7 @@ mod tests {
             let reply = match is_before {
                 true => {
                     refuse(theirs);
-                    converse(&ours, &TenantRequest::Capacity, &[])
+                    exchange(&ours, &TenantRequest::Capacity, &[])
                 }
                 false => {
                     send(&ours, &TenantRequest::Capacity, &[]).unwrap();

@@ -8,31 +8,31 @@ use std::time::{Duration, Instant};
 /// A revocation: no more than `keep` frames may be owned at the deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Revocation {
-    /// Its number.
+    /// The number of the revocation.
     pub round: u64,
     /// Frames that may be kept.
     pub keep: u32,
-    /// Deadline for the others to be unused, on a machine with processors to spare: the daemon
-    /// extends it by the time that threads wait for a processor. The tenant is killed if it is
-    /// missed.
+    /// Deadline by which all other frames are unused, on a machine with processors to spare: the daemon
+    /// extends it by the time that threads wait for a processor. A tenant that misses the deadline is
+    /// killed.
     pub deadline: Instant,
 }
 
-/// A request of the daemon, or the result of a request to it.
+/// A message of the daemon, or a change of the connection to it.
 #[derive(Debug)]
 pub enum SessionEvent {
     /// A channel that was requested.
     Opened {
         /// As [`Session::open`](crate::Session::open) returned it.
         cookie: u64,
-        /// Its number.
+        /// The channel's number.
         channel: ChannelNumber,
         /// The channel's memory.
         memory: OwnedFd,
-        /// What is rung for its client.
+        /// The eventfd that the daemon rings for the channel's client.
         bell: OwnedFd,
     },
-    /// A requested channel that cannot be had.
+    /// A requested channel that was not opened.
     NotOpened {
         /// As [`Session::open`](crate::Session::open) returned it.
         cookie: u64,
@@ -41,40 +41,40 @@ pub enum SessionEvent {
     },
     /// No I/O of the channel is under way any more.
     Closed(ChannelNumber),
-    /// Frames are revoked, which [`Session::shed`](crate::Session::shed) serves.
+    /// Frames are revoked: [`Session::serve_revocation`](crate::Session::serve_revocation) gives them back.
     Revoke(Revocation),
     /// The contract changes.
     Changed {
-        /// To this.
+        /// The new contract.
         terms: ContractSpec,
-        /// What becomes less does so after this.
+        /// After this time the amounts that become less apply.
         notice: Duration,
     },
-    /// So many frames of the guarantee are reserved, from now on, for resident memory that is not
+    /// From now on this many frames of the guarantee are reserved for resident memory that is not
     /// paged.
     Unpaged(u32),
     /// More frames are resident, by the kernel's count, than the contract guarantees: the tenant is
-    /// killed where that stays so.
-    Over {
+    /// killed if there are still too many after `within`.
+    OverGuarantee {
         /// Frames resident.
         resident: u32,
-        /// Frames that may be.
+        /// Frames that may be resident.
         owned: u32,
-        /// For how long they may stay so.
+        /// How long the excess may last.
         within: Duration,
     },
     /// The tenant's share of the faults from now on.
     Faults(FaultShare),
-    /// The daemon has ended: what needs it waits.
+    /// The daemon has ended. Faults and requests that need it wait.
     Disconnected,
-    /// A daemon is there again and has taken this tenant back.
+    /// The next daemon has taken this tenant back.
     Resumed,
     /// A request was refused.
     Refused(String),
-    /// The daemon that is there now has no such contract: it is over.
+    /// The next daemon does not know the contract, which has ended; with the reason.
     Lost(String),
     /// The contract was given back: the connection may end, and no process is killed for it.
     Left,
-    /// It cannot be given back, and why: it holds as before.
+    /// The daemon does not take the contract back, with the reason. The contract holds as before.
     LeaveRefused(String),
 }

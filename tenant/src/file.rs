@@ -1,9 +1,9 @@
-//! A file of one's own, read in disk time that was promised.
+//! A file of the caller's, read in disk time that a contract reserves.
 //!
 //! The file-system client of *Self-Paging in the Nemesis Operating System*, section 7.3: it
-//! has a share of the disk beside those that page, and keeps many requests under way.
+//! has a share of the disk beside clients that page, and keeps many requests in flight.
 
-use crate::{TenantError, converse, reach};
+use crate::{TenantError, connect, exchange};
 pub use iochannel::MAX_RUN;
 use iochannel::{ChannelClient, ChannelError, IoVec};
 use protocol::contract_spec::DiskSpec;
@@ -18,13 +18,13 @@ use wired::{PAGE, WiredMemory};
 /// Why a file cannot be used under a contract.
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
-    /// The contract.
+    /// The daemon, or the request for the contract.
     #[error(transparent)]
     Session(#[from] TenantError),
-    /// The channel.
+    /// The IO channel cannot be attached.
     #[error(transparent)]
     Channel(#[from] ChannelError),
-    /// The disk, or memory.
+    /// The disk, memory, or descriptors.
     #[error("{what}: {errno}")]
     Io {
         /// What failed.
@@ -34,8 +34,8 @@ pub enum FileError {
     },
 }
 
-/// A file under a contract. It ends with the contract when it is dropped, and does not
-/// outlive the daemon.
+/// A file under a contract of its own. The contract ends when this is dropped, or when the daemon
+/// ends.
 pub struct ReservedFile {
     channel: ChannelClient,
     memory: WiredMemory,
@@ -44,16 +44,16 @@ pub struct ReservedFile {
     _connection: OwnedFd,
 }
 
-/// One request that is over.
+/// A completed request.
 pub struct IoCompletion<'a> {
-    /// Which, as it was begun.
+    /// The request's slot, as [`ReservedFile::read`] was given it.
     pub slot: usize,
-    /// The bytes; fewer than asked for at the end of the file.
+    /// The bytes; fewer than requested at the end of the file.
     pub data: &'a [u8],
 }
 
 impl ReservedFile {
-    /// Requests disk time for `file` of the daemon at `socket`, with `depth` requests at a time
+    /// Requests disk time for `file` from the daemon at `socket`, with `depth` requests at a time
     /// of up to `pages` pages each ([`MAX_RUN`] at most).
     pub fn open(
         socket: &Path,
@@ -64,21 +64,22 @@ impl ReservedFile {
         pages: usize,
     ) -> Result<Self, FileError> {
         let io = |what| move |errno| FileError::Io { what, errno };
-        let connection = reach(socket)?;
+        let connection = connect(socket)?;
         let (depth, pages) = (depth.max(1), pages.clamp(1, MAX_RUN));
-        let ask = TenantRequest::File {
+        let file_request = TenantRequest::File {
             name: cut(name, NAME),
             disk,
         };
-        let (_, [doorbell, ..]) = converse(&connection, &ask, &[file.as_fd()])?;
+        let (_, [doorbell, ..]) = exchange(&connection, &file_request, &[file.as_fd()])?;
         let open = TenantRequest::Open {
             depth: depth.min(u16::MAX.into()) as u16,
             cookie: 0,
         };
-        let (_, [memory, bell, _]) = converse(&connection, &open, &[])?;
-        let lack =
+        let (_, [memory, bell, _]) = exchange(&connection, &open, &[])?;
+        let no_descriptor =
             || io("no descriptor is free to receive a channel: raise `ulimit -n`")(Errno::MFILE);
-        let [memory, doorbell, bell] = [memory, doorbell, bell].map(|fd| fd.ok_or_else(lack));
+        let [memory, doorbell, bell] =
+            [memory, doorbell, bell].map(|fd| fd.ok_or_else(no_descriptor));
         let mut channel = ChannelClient::attach(memory?, doorbell?, bell?)?;
         // The next daemon does not take the contract over.
         channel.fail_without(Arc::default());
@@ -110,16 +111,16 @@ impl ReservedFile {
         self.size
     }
 
-    /// Begins to read request `slot`, which is not under way, from `offset`, a multiple of
+    /// Starts a read of request `slot`, which is not in flight, from `offset`, a multiple of
     /// the page size.
     pub fn read(&mut self, slot: usize, offset: u64) {
         let pieces = &self.pieces[slot];
-        // SAFETY: the pieces lie in memory of this file's own, and stay until it is over.
+        // SAFETY: the pieces lie in memory that this file owns, and stay until the request is complete.
         unsafe { self.channel.begin(slot, false, pieces, offset) };
         self.channel.flush();
     }
 
-    /// ReplySender for a request to be over. `None` when none is under way.
+    /// Waits for a request to complete. Returns `None` when no request is in flight.
     pub fn wait(&mut self) -> Option<Result<IoCompletion<'_>, FileError>> {
         let (slot, result) = self.channel.reap(true)?;
         if result < 0 {
@@ -130,13 +131,13 @@ impl ReservedFile {
             };
             return Some(Err(FileError::Io { what, errno }));
         }
-        let most = self.pieces[slot].len() * PAGE;
-        let start = slot * most;
-        // SAFETY: the request is over, so the disk's thread writes there only after it is begun
+        let capacity = self.pieces[slot].len() * PAGE;
+        let start = slot * capacity;
+        // SAFETY: the request is complete, so the disk's thread writes there only after it is started
         // again, which takes this file mutably.
         let data = unsafe {
             let at = self.memory.as_ptr().add(start);
-            std::slice::from_raw_parts(at, (result as usize).min(most))
+            std::slice::from_raw_parts(at, (result as usize).min(capacity))
         };
         Some(Ok(IoCompletion { slot, data }))
     }

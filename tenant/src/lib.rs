@@ -1,11 +1,11 @@
 //! A tenant's side of its contract with the daemon.
 //!
 //! A tenant holds one contract: a tree of processes, represented by its supervisor,
-//! or one program that links the library. It sends one request, gets frames by the limit of its
+//! or one program that links the library. The tenant sends one request, gets frames by the limit of its
 //! ledger and disk time by its IO channels, and then receives revocations now and then.
 //!
-//! Rule: it outlives the daemon. The tenant holds the memory of its ledger and of its
-//! channels; a daemon that was started again is handed them and goes on where the first
+//! Rule: a contract outlives the daemon. The tenant holds the memory of its ledger and of its
+//! channels; it sends them to the next daemon, which goes on where the former
 //! stopped. Meanwhile faults that need the disk wait, and frames stay as they are.
 //!
 //! | file | what it is |
@@ -13,7 +13,7 @@
 //! | `linked` | **the way in for a linked program**: [`LinkedTenant`] |
 //! | `file` | disk time for a file of one's own |
 //! | `admin`, `trace` | requests without a contract |
-//! | `session`, `event`, `connection` | for a tree and for a linked program alike: the messages, coming back to a daemon, the revocation in progress |
+//! | `session`, `event`, `connection` | for a tree and for a linked program alike: the messages, reconnecting to a daemon, the revocation in progress |
 //! | `numa` | frames of one NUMA node |
 
 mod admin;
@@ -28,7 +28,7 @@ mod session;
 pub mod trace;
 
 pub use admin::{books, list, set};
-use connection::{converse, reach};
+use connection::{connect, exchange};
 pub use event::{Revocation, SessionEvent};
 pub use linked::{DomainResources, LinkedTenant, RevocationPolicy};
 pub use linked_error::LinkedError;
@@ -39,7 +39,7 @@ use protocol::contract_spec::{DiskSpec, FramePlacement, FrameSpec};
 use rustix::io::Errno;
 use std::path::PathBuf;
 
-/// The contract that a tenant requests; a field that is `None` takes the daemon's default.
+/// The contract that a tenant requests; the daemon's default takes the place of a field that is `None`.
 #[derive(Clone, Debug, Default)]
 pub struct ContractRequest {
     /// What it is called, for people.
@@ -50,7 +50,7 @@ pub struct ContractRequest {
     pub disk: Option<DiskSpec>,
     /// Bytes of swap.
     pub swap: Option<u64>,
-    /// Which frames; any where `None`. The daemon checks that the machine has such; the tenant
+    /// Which frames; any where `None`. The daemon checks that the machine has such frames; the tenant
     /// gets them from the kernel ([`bind_to_node`], `allocate_huge`).
     pub place: Option<FramePlacement>,
 }
@@ -63,15 +63,15 @@ pub enum TenantError {
         "no daemon listens at {}: {why}; start one (selfpage system --config FILE), or name its socket (--system=PATH)",
         path.display()
     )]
-    Nobody {
-        /// Where it was looked for.
+    NoDaemon {
+        /// The path of the socket.
         path: PathBuf,
-        /// What the kernel says.
+        /// The kernel's error.
         why: Errno,
     },
-    /// Its socket is not this user's.
-    #[error("the socket of the daemon, {}, keeps this user out: {}", path.display(), Errno::ACCESS)]
-    KeptOut {
+    /// This user may not connect to the daemon's socket.
+    #[error("this user may not connect to the daemon's socket {}: {}", path.display(), Errno::ACCESS)]
+    NotPermitted {
         /// The socket.
         path: PathBuf,
     },
@@ -91,13 +91,13 @@ pub enum TenantError {
     Silent(Errno),
     /// The daemon ended before its reply, and the next admits another contract.
     #[error(
-        "the daemon was started again while it was asked for {asked}, and now gives {given}: ask again"
+        "the daemon was started again while a contract of {requested} was requested, and now grants {granted}: request it again"
     )]
     Changed {
-        /// What the first gave.
-        asked: String,
-        /// What the next gives.
-        given: String,
+        /// The contract that the former daemon granted.
+        requested: String,
+        /// The contract that the next daemon grants.
+        granted: String,
     },
 }
 

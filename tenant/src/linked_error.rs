@@ -8,7 +8,7 @@ use store::SetupError;
 /// Why a linked program cannot join, or cannot leave.
 #[derive(Debug, thiserror::Error)]
 pub enum LinkedError {
-    /// The daemon.
+    /// The daemon is not there, or refuses.
     #[error(transparent)]
     Session(#[from] TenantError),
     /// The ledger cannot be made.
@@ -17,27 +17,27 @@ pub enum LinkedError {
     /// The store cannot be made.
     #[error(transparent)]
     Store(#[from] SetupError),
-    /// Something that the kernel does not give.
+    /// A system call failed.
     #[error("cannot {what}: {errno}")]
     Call {
-        /// What it was for.
+        /// The purpose of the call.
         what: &'static str,
         /// The kernel's error.
         errno: Errno,
     },
-    /// What was made of the [`DomainResources`](crate::DomainResources) is still there.
+    /// A domain or stretch that was made of the [`DomainResources`](crate::DomainResources) still exists.
     #[error(
-        "the contract is still used: a domain with {frames} frames, or one of its stretches, is there; drop them, \
+        "the contract is still used: a domain with {frames} frames, or one of its stretches, exists; drop them, \
          then leave"
     )]
     InUse {
         /// Frames that are owned.
         frames: u32,
     },
-    /// The daemon finds that something is still used.
+    /// The daemon refuses, since memory is still resident.
     #[error("the contract cannot be given back: {0}")]
     LeaveRefused(String),
-    /// It was left before.
+    /// The contract has ended before: the program left it, or it was lost.
     #[error("there is no contract any more: it was given back, or lost")]
-    Over,
+    NoContract,
 }

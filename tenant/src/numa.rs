@@ -2,20 +2,20 @@
 
 use rustix::io::{self, Errno};
 
-/// Has the kernel take all memory of this process, and of those it starts from now on, from
+/// Binds all memory that this process, and those it starts from now on, allocate to
 /// one NUMA node.
 pub fn bind_to_node(node: u32) -> io::Result<()> {
     let mut mask = [0u64; 16];
     let word = mask.get_mut(node as usize / 64).ok_or(Errno::INVAL)?;
     *word = 1 << (node % 64);
-    let most = mask.len() * 64;
-    // SAFETY: reads as many words of the mask as it is told there are.
+    let bits = mask.len() * 64;
+    // SAFETY: the call reads `bits` bits, which is all of the mask.
     let bound = unsafe {
         libc::syscall(
             libc::SYS_set_mempolicy,
             libc::MPOL_BIND,
             mask.as_ptr(),
-            most,
+            bits,
         )
     };
     match bound {

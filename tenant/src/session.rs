@@ -1,14 +1,14 @@
-//! The client side of one contract: its messages. [`resume`] has what follows a restart of the
-//! daemon, [`revocation`] what becomes of the ledger's frames.
+//! The client side of one contract: its messages. [`resume`] handles a restart of the
+//! daemon, [`revocation`] the messages that change the ledger.
 //!
-//! Rule: once the contract has begun nothing here blocks. A channel that is requested while the
-//! daemon is away opens when it is back.
+//! Rule: once the contract has begun nothing here blocks. A channel that is requested while no daemon
+//! runs opens when the next one does.
 
 mod requests;
 mod resume;
 mod revocation;
 
-use super::connection::{self, reach, send};
+use super::connection::{self, connect, send};
 use super::outage::Outage;
 use super::{ContractRequest, Revocation, SessionEvent, TenantError};
 use host::seqpacket::{self, Received};
@@ -36,11 +36,11 @@ const RECONNECT_PAUSE: Duration = Duration::from_millis(20);
 pub struct Session {
     path: PathBuf,
     connection: Option<OwnedFd>,
-    /// With a daemon that has the resume token, and has not replied yet or lacks channels.
+    /// A connection that the resume token was presented on, while the daemon has not replied yet or lacks channels.
     resuming: Option<Resumption>,
     number: TenantNumber,
     resume_token: ResumeToken,
-    /// The request for it.
+    /// The request for the contract.
     join: TenantRequest,
     terms: ContractSpec,
     note: String,
@@ -48,18 +48,19 @@ pub struct Session {
     pressure_bell: OwnedFd,
     ledger: Option<OwnedFd>,
     channels: BTreeMap<ChannelNumber, KeptChannel>,
-    /// Those that the daemon has no room for yet, and when they are handed over again.
+    /// Channels that the daemon has no room for yet, and when they were handed over last.
     unattached: (Vec<ChannelNumber>, Instant),
-    /// Requested and not opened: they are requested again.
+    /// Channels that are requested and not opened: the next daemon is sent the requests again.
     opening: VecDeque<(u64, u16)>,
-    /// The cookie of the next request.
+    /// The cookie of the next request for a channel.
     next_cookie: u64,
     closing: Vec<ChannelNumber>,
     unsent: RequestQueue,
-    /// A share of the faults was requested, with this reservation.
+    /// The reservation that a share of the faults was requested with; `None` where no share was requested.
     faults: Option<Option<Reservation>>,
+    /// When the session last tried to reconnect, or lost its connection.
     attempted: Instant,
-    /// Events received before the first [`Session::dispatch`].
+    /// An event received before the first [`Session::dispatch`].
     early: Option<SessionEvent>,
     /// Frames of the guarantee that are reserved for memory that is not paged.
     unpaged: u32,
@@ -68,27 +69,27 @@ pub struct Session {
     /// The tenant requested to leave.
     leaving: bool,
     /// The contract has ended.
-    over: bool,
+    has_ended: bool,
 }
 
 impl Session {
     /// Requests a contract, and waits for the reply.
-    pub fn join(path: &Path, wanted: &ContractRequest) -> Result<Self, TenantError> {
+    pub fn join(path: &Path, request: &ContractRequest) -> Result<Self, TenantError> {
         let resume_token = ResumeToken::draw().map_err(TenantError::Silent)?;
         let join = TenantRequest::Join {
             resume_token,
-            name: cut(&wanted.name, NAME),
-            frames: wanted.frames,
-            disk: wanted.disk,
-            swap: wanted.swap,
-            place: wanted.place,
+            name: cut(&request.name, NAME),
+            frames: request.frames,
+            disk: request.disk,
+            swap: request.swap,
+            place: request.place,
         };
-        let (connection, (say, fds)) = connection::ask(path, reach(path)?, &join)?;
+        let (connection, (event, fds)) = connection::request_contract(path, connect(path)?, &join)?;
         let DaemonEvent::Admitted {
             tenant,
             terms,
             note,
-        } = say
+        } = event
         else {
             return Err(TenantError::OtherBuild);
         };
@@ -118,11 +119,11 @@ impl Session {
             unpaged: 0,
             revocation: None,
             leaving: false,
-            over: false,
+            has_ended: false,
         })
     }
 
-    /// Makes the ledger known, made for the frames of [`Session::terms`], and waits until
+    /// Sends the ledger, which was made for the frames of [`Session::terms`], and waits until
     /// the first frames are granted.
     pub fn start(&mut self, ledger: OwnedFd) -> Result<(), TenantError> {
         match self.request(&TenantRequest::Ledger, &[ledger.as_fd()]) {
@@ -139,15 +140,15 @@ impl Session {
         }
     }
 
-    /// Sends a request before the contract has begun, and waits for the answer. Other events until
-    /// then, a changed share of the faults, are kept.
+    /// Sends a request before the contract has begun, and waits for the reply. Keeps an event that arrives
+    /// first: a changed contract, or a changed share of the faults.
     fn request(
         &mut self,
         request: &TenantRequest,
         fds: &[BorrowedFd<'_>],
     ) -> Result<DaemonEvent, TenantError> {
-        let gone = TenantError::Silent(Errno::PIPE);
-        let connection = self.connection.as_ref().ok_or(gone)?;
+        let disconnected = TenantError::Silent(Errno::PIPE);
+        let connection = self.connection.as_ref().ok_or(disconnected)?;
         send(connection, request, fds).map_err(TenantError::Silent)?;
         loop {
             match (connection::recv(connection)?.0, request) {
@@ -163,9 +164,9 @@ impl Session {
         }
     }
 
-    /// Asks for a share of the faults beside a reservation of processor time, and waits for
-    /// it. Others may follow: [`SessionEvent::Faults`]. Before [`Session::start`], from when on the
-    /// daemon may say other things first.
+    /// Requests a share of the faults beside a reservation of processor time, and waits for
+    /// it. Later shares arrive as [`SessionEvent::Faults`]. Called before [`Session::start`], after which the
+    /// daemon may send other events before the reply.
     pub fn share_faults(
         &mut self,
         reservation: Option<Reservation>,
@@ -190,7 +191,7 @@ impl Session {
 
     /// Reports the measured cost of a fault, in nanoseconds of processor time.
     pub fn fault_unit(&mut self, unit: u64) {
-        // Dropped while requests wait: the cost is measured, and sent, again.
+        // While requests wait this one is dropped: the cost is measured and sent again later.
         if self.faults.is_some() && self.unsent.is_empty() {
             self.send(TenantRequest::FaultUnit(unit));
         }
@@ -206,41 +207,41 @@ impl Session {
         &self.note
     }
 
-    /// Its number, for `selfpage contract`.
+    /// The tenant's number, for `selfpage contract`.
     pub fn number(&self) -> TenantNumber {
         self.number
     }
 
-    /// Rung by those who put requests into channels.
+    /// The doorbell: a client rings it after it puts requests into a channel.
     pub fn doorbell(&self) -> BorrowedFd<'_> {
         self.doorbell.as_fd()
     }
 
-    /// Rung at the limit of frames.
+    /// The bell that a process rings when it reaches the limit of frames.
     pub fn pressure_bell(&self) -> BorrowedFd<'_> {
         self.pressure_bell.as_fd()
     }
 
-    /// Readable when [`Session::dispatch`] has something to do. None while the daemon is away;
-    /// another one after [`SessionEvent::Resumed`].
+    /// The connection, which is readable when [`Session::dispatch`] has something to do. `None` while no daemon runs;
+    /// another descriptor after [`SessionEvent::Resumed`].
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.connection.as_ref().map(AsFd::as_fd)
     }
 
-    /// When [`Session::dispatch`] wants to be called though nothing is readable.
+    /// The time after which [`Session::dispatch`] is to be called even if nothing is readable.
     pub fn timeout(&self) -> Option<Duration> {
         let is_polling = self.revocation.is_some() || !self.unsent.is_empty();
         let polling = is_polling.then_some(RECLAIM_POLL);
-        let is_away = self.connection.is_none() && !self.over;
-        let is_incomplete = !self.unattached.0.is_empty();
-        let reconnecting = is_away.then_some(RECONNECT_PAUSE);
+        let is_disconnected = self.connection.is_none() && !self.has_ended;
+        let lacks_channels = !self.unattached.0.is_empty();
+        let reconnecting = is_disconnected.then_some(RECONNECT_PAUSE);
         polling
             .or(reconnecting)
-            .or(is_incomplete.then_some(REATTACH_PAUSE))
+            .or(lacks_channels.then_some(REATTACH_PAUSE))
     }
 
-    /// Asks for a channel for `depth` operations at a time: [`SessionEvent::Opened`], or
-    /// [`SessionEvent::NotOpened`], follows with the cookie that this returns, when there is a daemon.
+    /// Requests a channel for `depth` operations at a time. [`SessionEvent::Opened`] or
+    /// [`SessionEvent::NotOpened`] follows, once a daemon runs, with the cookie that this returns.
     pub fn open(&mut self, depth: u16) -> u64 {
         let cookie = self.next_cookie;
         self.next_cookie += 1;
@@ -257,20 +258,20 @@ impl Session {
 
     /// Returns true once the contract has ended.
     pub fn is_over(&self) -> bool {
-        self.over
+        self.has_ended
     }
 
     fn send(&mut self, request: TenantRequest) {
         self.unsent.send(self.connection.as_ref(), request);
     }
 
-    /// A revocation was done.
+    /// Reports a revocation as done.
     fn acknowledge(&mut self, round: u64) {
-        self.send(TenantRequest::Answered { round });
+        self.send(TenantRequest::RevocationDone { round });
     }
 
     /// Gives the contract back: [`SessionEvent::Left`] follows, or [`SessionEvent::LeaveRefused`] where the daemon
-    /// finds that something of it is still used. Nothing may be asked for meanwhile.
+    /// finds that something of it is still used. The caller sends no other request meanwhile.
     pub fn leave(&mut self) {
         self.leaving = true;
         self.send(TenantRequest::Leave);
@@ -278,14 +279,15 @@ impl Session {
 
     fn receive(&mut self) -> Vec<SessionEvent> {
         let mut events: Vec<_> = self.early.take().into_iter().collect();
-        if self.connection.is_none() && !self.over && self.attempted.elapsed() >= RECONNECT_PAUSE {
+        let is_disconnected = self.connection.is_none() && !self.has_ended;
+        if is_disconnected && self.attempted.elapsed() >= RECONNECT_PAUSE {
             self.attempted = Instant::now();
             match self.resume() {
                 Ok(true) => events.push(SessionEvent::Resumed),
                 Ok(false) => {}
                 Err(why) => {
-                    self.over = true;
-                    // The daemon before released it, and ended before it could reply.
+                    self.has_ended = true;
+                    // A session that is leaving: the former daemon released the contract, and ended before it could reply.
                     events.push(match self.leaving {
                         true => SessionEvent::Left,
                         false => SessionEvent::Lost(why.into()),
@@ -338,7 +340,7 @@ impl Session {
                 self.drop_channel(channel);
                 SessionEvent::Closed(channel)
             }
-            DaemonEvent::Later(channel) => return self.unattached.0.push(channel),
+            DaemonEvent::NoRoomYet(channel) => return self.unattached.0.push(channel),
             DaemonEvent::Revoke {
                 round,
                 keep,
@@ -354,18 +356,18 @@ impl Session {
                 SessionEvent::Changed { terms, notice }
             }
             DaemonEvent::Unpaged { frames } => SessionEvent::Unpaged(frames),
-            DaemonEvent::Over {
+            DaemonEvent::OverGuarantee {
                 resident,
                 owned,
                 within,
-            } => SessionEvent::Over {
+            } => SessionEvent::OverGuarantee {
                 resident,
                 owned,
                 within,
             },
             DaemonEvent::Left => {
                 // Further messages of the daemon are not for this contract.
-                (self.connection, self.over) = (None, true);
+                (self.connection, self.has_ended) = (None, true);
                 SessionEvent::Left
             }
             DaemonEvent::LeaveRefused(why) => {

@@ -339,7 +339,7 @@ impl Contracts {
         match self.try_reattach(number, channel, message) {
             Ok(()) => {}
             Err(why) if why.is_lack() => {
-                let later = DaemonEvent::Later(channel);
+                let later = DaemonEvent::NoRoomYet(channel);
                 self.frames.connections().post(token, &later);
             }
             Err(why) => {

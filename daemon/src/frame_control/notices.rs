@@ -28,7 +28,7 @@ impl FrameControl {
             }
             TenantNotice::Over { resident, n, by } => {
                 let within = by.saturating_sub(self.now());
-                let event = DaemonEvent::Over {
+                let event = DaemonEvent::OverGuarantee {
                     resident,
                     owned: n,
                     within,

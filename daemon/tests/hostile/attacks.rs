@@ -152,7 +152,7 @@ fn any_ask(rng: &mut Rng) -> TenantRequest {
             cookie: rng.next(),
         },
         5 => TenantRequest::Close(number),
-        6 => TenantRequest::Answered { round: rng.next() },
+        6 => TenantRequest::RevocationDone { round: rng.next() },
         7 => TenantRequest::File {
             name: "f".repeat(rng.below(300)),
             disk,
@@ -271,7 +271,7 @@ pub fn scribble(path: &Path, seed: u64) {
             let _ = rustix::io::write(bell, &1u64.to_ne_bytes());
         }
         let round = rng.next();
-        ask(&connection, &TenantRequest::Answered { round }, &[]);
+        ask(&connection, &TenantRequest::RevocationDone { round }, &[]);
         ask(&connection, &TenantRequest::Close(rng.below(8) as u32), &[]);
         while seqpacket::receive(&connection, RecvFlags::DONTWAIT).is_ok_and(|m| m.len > 0) {}
     }

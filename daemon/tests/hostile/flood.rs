@@ -81,7 +81,7 @@ pub fn answers(path: &Path, go: &Path) {
     // Behind the strangers.
     std::thread::sleep(Duration::from_millis(300));
     ledger.retire(id);
-    ask(&connection, &TenantRequest::Answered { round }, &[]);
+    ask(&connection, &TenantRequest::RevocationDone { round }, &[]);
     count(1);
     // It still has its contract.
     ask(&connection, &TenantRequest::Capacity, &[]);

@@ -117,7 +117,7 @@ pub fn linked(path: &Path) {
         );
         drop(more);
         leave(&mut tenant);
-        assert!(matches!(tenant.leave(), Err(LinkedError::Over)));
+        assert!(matches!(tenant.leave(), Err(LinkedError::NoContract)));
         drop(tenant);
         // No process is killed for a connection that has ended.
         std::thread::sleep(Duration::from_millis(100));
@@ -317,7 +317,7 @@ fn request_as_a_tenant(connection: &OwnedFd, ledger: &OwnedFd) {
         },
         TenantRequest::Close(0),
         TenantRequest::Channel(0),
-        TenantRequest::Answered { round: 1 },
+        TenantRequest::RevocationDone { round: 1 },
     ] {
         assert!(ask(connection, &request, &[ledger.as_fd()]));
         let answer = hear(connection).map(|(event, _)| event);

@@ -1,13 +1,13 @@
-//! What a session does once its daemon has ended or was killed: it reconnects to the next daemon.
+//! Reconnects a session to the next daemon once its daemon has ended or was killed.
 //!
-//! Before the contract has begun the next daemon is asked for the same contract. After that the
-//! session presents its resume token, and the descriptors that it keeps, so that the contract goes
-//! on with its frames, its channels and what was requested and not answered.
+//! Before the contract has begun the session requests the same contract from the next daemon. After that it
+//! presents its resume token, and the descriptors that it keeps, so that the contract goes
+//! on with its frames, its channels and its pending requests.
 
 use super::{RECONNECT_PAUSE, Session, faults};
 use crate::TenantError;
-use crate::connection::{self, reach_next, send};
-use crate::outage::RETURN;
+use crate::connection::{self, connect_next, send};
+use crate::outage::MAX_OUTAGE;
 use host::seqpacket::{self, Received};
 use protocol::{ChannelNumber, DaemonEvent, TenantRequest, decode};
 use rustix::fd::{AsFd, OwnedFd};
@@ -16,8 +16,8 @@ use rustix::net::RecvFlags;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// Why a daemon takes a tenant back no more.
-const UNKNOWN: &str = "no tenant with this resume token is waited for: it came back too late, was here already, or had its pages in \
+/// The reason why a daemon does not take a tenant back.
+const UNKNOWN: &str = "the daemon waits for no tenant with this resume token: it came back too late, was here already, or had its pages in \
                        another swap file than this daemon's";
 
 /// A connection that the resume token was presented on.
@@ -30,12 +30,12 @@ pub(super) struct Resumption {
 }
 
 impl Session {
-    /// The daemon ended before it said that the ledger is known. To the next it is a tenant's
-    /// that comes back, with the bells that the ledger was made with.
+    /// The daemon ended before it confirmed the ledger. The session resumes with the next daemon, as a tenant whose
+    /// contract has begun, with the bells that the ledger was made with.
     pub(super) fn start_with_next(&mut self) -> Result<(), TenantError> {
         self.connection = None;
         let begun = Instant::now();
-        while begun.elapsed() < RETURN {
+        while begun.elapsed() < MAX_OUTAGE {
             match self.resume() {
                 Ok(true) => return Ok(()),
                 Ok(false) => std::thread::sleep(RECONNECT_PAUSE),
@@ -45,18 +45,19 @@ impl Session {
         Err(TenantError::Silent(Errno::PIPE))
     }
 
-    /// The daemon ended before the contract has begun, and nothing came of what it gave: the
-    /// next is asked for the same contract.
+    /// The daemon ended before the contract has begun, and nothing that it sent is in use yet: requests the same
+    /// contract from the next one.
     pub(super) fn join_again(&mut self) -> Result<(), TenantError> {
-        let next = reach_next(&self.path, Instant::now())?;
-        let (connection, (say, fds)) = connection::ask(&self.path, next, &self.join)?;
-        let DaemonEvent::Admitted { tenant, terms, .. } = say else {
+        let next = connect_next(&self.path, Instant::now())?;
+        let (connection, (event, fds)) =
+            connection::request_contract(&self.path, next, &self.join)?;
+        let DaemonEvent::Admitted { tenant, terms, .. } = event else {
             return Err(TenantError::OtherBuild);
         };
         if terms != self.terms {
             return Err(TenantError::Changed {
-                asked: self.terms.to_string(),
-                given: terms.to_string(),
+                requested: self.terms.to_string(),
+                granted: terms.to_string(),
             });
         }
         let [doorbell, pressure_bell, _] =
@@ -66,12 +67,11 @@ impl Session {
         Ok(())
     }
 
-    /// Presents the resume token to a daemon. It does not wait for the reply, though each message with
+    /// Presents the resume token to a daemon, and does not wait for the reply, though each message with
     /// descriptors may wait for a second while too many of this user's are in flight. Returns false
-    /// until the daemon has replied and has every channel: a socket may be listened at long before a
-    /// daemon serves it. A
-    /// connection that the daemon has accepted is not given up: to hang up ends the contract. Only a daemon
-    /// that has no such contract is an error.
+    /// until the daemon has replied and has every channel: a daemon may listen at a socket long before it
+    /// serves it. The session keeps a connection that the daemon has accepted, since to disconnect ends the
+    /// contract. Only a reply that the daemon has no such contract is an error.
     pub(super) fn resume(&mut self) -> Result<bool, &'static str> {
         let Some(mut resumption) = self.resuming.take().or_else(|| self.rejoin()) else {
             return Ok(false);
@@ -130,15 +130,14 @@ impl Session {
         Ok(true)
     }
 
-    /// A connection that has the resume token; `None` where nothing listens.
+    /// Connects and presents the resume token; `None` where no daemon listens.
     fn rejoin(&self) -> Option<Resumption> {
         let connection = seqpacket::try_connect(&self.path).ok()?;
         let rejoin = TenantRequest::Rejoin {
             resume_token: self.resume_token,
             channels: self.channels.len() as u32,
         };
-        // The bells are the first daemon's, which every process of the tree has: this one is
-        // given them.
+        // Every process of the tree has the bells of the first daemon, so this daemon takes them over.
         let mut fds = vec![self.doorbell.as_fd(), self.pressure_bell.as_fd()];
         fds.extend(self.ledger.iter().map(AsFd::as_fd));
         send(&connection, &rejoin, &fds).ok()?;
@@ -153,10 +152,10 @@ impl Session {
 /// Pause between two attempts to hand over the channels that a daemon has no room for.
 pub(super) const REATTACH_PAUSE: Duration = Duration::from_millis(100);
 
-/// A channel's descriptors, kept for a daemon that is started again.
+/// A channel's descriptors, kept for the next daemon.
 pub(super) struct KeptChannel {
     pub memory: OwnedFd,
-    /// The daemon's end of what is rung for the client.
+    /// The daemon's end of the client's bell.
     pub server_bell: OwnedFd,
 }
 
@@ -179,7 +178,7 @@ impl Session {
         Some((memory, bell))
     }
 
-    /// Forgets a channel of which nothing is under way.
+    /// Drops a channel that has no I/O in flight.
     pub(super) fn drop_channel(&mut self, channel: ChannelNumber) {
         self.channels.remove(&channel);
         self.closing.retain(|closing| *closing != channel);
@@ -215,7 +214,7 @@ mod tests {
     use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketType};
     use std::path::Path;
 
-    fn away(path: &Path) -> Session {
+    fn disconnected_session(path: &Path) -> Session {
         let bell = || eventfd(0, EventfdFlags::CLOEXEC).unwrap();
         let terms = protocol::contract_spec::ContractSpec {
             frames: "64M".parse().unwrap(),
@@ -246,14 +245,14 @@ mod tests {
             unpaged: 0,
             revocation: None,
             leaving: false,
-            over: false,
+            has_ended: false,
         }
     }
 
     #[test]
-    fn requests_wait_for_a_daemon_that_reads_none() {
+    fn requests_wait_for_a_daemon_that_does_not_read() {
         let (own, daemon) = seqpacket::pair().unwrap();
-        let mut session = away(Path::new("/nowhere"));
+        let mut session = disconnected_session(Path::new("/nowhere"));
         session.connection = Some(own);
         const CHANNELS: u32 = 5_000;
         (0..CHANNELS).for_each(|channel| session.close(channel));
@@ -262,8 +261,8 @@ mod tests {
         while next < CHANNELS {
             session.unsent.flush(session.connection.as_ref());
             while let Ok(message) = seqpacket::receive(&daemon, RecvFlags::DONTWAIT) {
-                let asked = decode(message.as_slice());
-                assert_eq!(asked, Some(TenantRequest::Close(next)));
+                let received = decode(message.as_slice());
+                assert_eq!(received, Some(TenantRequest::Close(next)));
                 next += 1;
             }
         }
@@ -271,9 +270,9 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_of_another_request_is_of_no_channel() {
+    fn a_refusal_of_another_request_leaves_pending_channel_requests() {
         let (own, daemon) = seqpacket::pair().unwrap();
-        let mut session = away(Path::new("/nowhere"));
+        let mut session = disconnected_session(Path::new("/nowhere"));
         session.connection = Some(own);
         let [first, second] = [(); 2].map(|()| session.open(8));
         let why = || "why".to_owned();
@@ -291,9 +290,9 @@ mod tests {
     }
 
     #[test]
-    fn a_ledger_guarantees_what_memory_that_is_not_paged_leaves() {
+    fn the_ledger_guarantees_the_contracts_frames_less_those_reserved_for_unpaged_memory() {
         let (own, daemon) = seqpacket::pair().unwrap();
-        let mut session = away(Path::new("/nowhere"));
+        let mut session = disconnected_session(Path::new("/nowhere"));
         session.connection = Some(own);
         let (ledger, _) = frames::Ledger::create_limited(16_384, 16_384, 1).unwrap();
         let mut guaranteed = |event: DaemonEvent| {
@@ -308,7 +307,7 @@ mod tests {
         let changed = DaemonEvent::Changed {
             terms: protocol::contract_spec::ContractSpec {
                 frames: "48M".parse().unwrap(),
-                ..away(Path::new("/nowhere")).terms
+                ..disconnected_session(Path::new("/nowhere")).terms
             },
             notice: Default::default(),
         };
@@ -317,20 +316,20 @@ mod tests {
     }
 
     #[test]
-    fn only_a_daemon_without_the_contract_ends_it_and_one_that_does_not_reply_blocks_nothing() {
+    fn only_an_unknown_token_ends_the_contract_and_a_daemon_that_does_not_reply_does_not_block() {
         let name = format!("selfpage-resume-{}", std::process::id());
         let path = std::env::temp_dir().join(name);
         let listener =
             rustix::net::socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
         rustix::net::bind(&listener, &SocketAddrUnix::new(&path).unwrap()).unwrap();
         rustix::net::listen(&listener, 4).unwrap();
-        let mut session = away(&path);
+        let mut session = disconnected_session(&path);
         assert_eq!(session.resume(), Ok(false));
         assert_eq!(session.resume(), Ok(false));
         let daemon = rustix::net::accept(&listener).unwrap();
-        let asked = seqpacket::receive(&daemon, RecvFlags::DONTWAIT).unwrap();
+        let received = seqpacket::receive(&daemon, RecvFlags::DONTWAIT).unwrap();
         assert!(matches!(
-            decode(asked.as_slice()),
+            decode(received.as_slice()),
             Some(TenantRequest::Rejoin { resume_token, channels: 0 }) if resume_token.0 == [7; 16]
         ));
         let reply = |daemon: &OwnedFd, event: &DaemonEvent| {

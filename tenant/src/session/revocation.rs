@@ -1,4 +1,4 @@
-//! The revocation in progress, and what else the daemon's messages change in the ledger.
+//! The revocation in progress, and other messages of the daemon that change the ledger.
 //!
 //! From *Self-Paging in the Nemesis Operating System*, section 6.2: intrusive revocation, the
 //! tenant's side.
@@ -8,7 +8,7 @@ use crate::{Revocation, SessionEvent};
 use frames::Ledger;
 use std::time::Duration;
 
-/// How often frames that are to be given back are counted.
+/// How often the frames that a revocation leaves are counted.
 pub(super) const RECLAIM_POLL: Duration = Duration::from_millis(1);
 
 impl Session {
@@ -18,14 +18,14 @@ impl Session {
         for event in &events {
             match event {
                 SessionEvent::Revoke(revocation) => self.revocation = Some(*revocation),
-                // The next daemon revokes anew, and counts its rounds anew.
+                // The next daemon revokes again, with round numbers of its own.
                 SessionEvent::Disconnected => {
                     if self.revocation.take().is_some() {
                         ledger.reclaim_to(u32::MAX);
                     }
                     end_lent_priority();
                 }
-                // No daemon will grant what is missing.
+                // No daemon will grant the frames that are missing.
                 SessionEvent::Lost(_) => {
                     ledger.set_max_guaranteed(ledger.limit());
                 }
@@ -33,7 +33,7 @@ impl Session {
                     self.unpaged = *frames;
                     self.fit_guarantees(ledger);
                 }
-                // The next daemon reserves anew.
+                // The next daemon reserves again.
                 SessionEvent::Resumed => {
                     self.unpaged = 0;
                     self.fit_guarantees(ledger);
@@ -45,28 +45,28 @@ impl Session {
         events
     }
 
-    /// The ledger's domains have what the contract guarantees beside memory that is not paged.
+    /// Guarantees the ledger's domains the frames of the contract that are not reserved for memory that is not paged.
     fn fit_guarantees(&self, ledger: &Ledger) {
         let g = self.terms.frames.g.saturating_sub(self.unpaged);
         ledger.set_max_guaranteed(g);
     }
 
-    /// Has frames given back until there are few enough, and reports the revocation as done then.
-    pub fn shed(&mut self, ledger: &Ledger) {
+    /// Has the domains give back frames for the pending revocation, and reports it as done once few enough are owned.
+    pub fn serve_revocation(&mut self, ledger: &Ledger) {
         let Some(Revocation { round, keep, .. }) = self.revocation else {
             return;
         };
-        // Requested each time: processes come and go, and another process may serve it.
+        // Requested on each call: processes start and end, and another process may serve the request.
         ledger.reclaim_to(keep);
         if ledger.reclaim_done(keep) {
             self.acknowledge(round);
             self.revocation = None;
         }
-        // Past the deadline, too: the daemon may have extended it.
+        // The revocation stays pending past its deadline: the daemon may have extended it.
     }
 }
 
-/// No daemon measures any more how long the threads of this tree come first.
+/// Takes lent priority from the threads of this tree, since no daemon limits its time now.
 fn end_lent_priority() {
     let own = rustix::process::getpid();
     host::lent_priority::end_all(host::process_tree::below(own).into_iter().chain([own]));
