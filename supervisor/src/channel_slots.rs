@@ -1,10 +1,10 @@
-//! The IO channels of a tree's processes, as the supervisor accounts for them, whichever party serves
+//! The supervisor's account of the IO channels of a tree's processes, whichever party serves
 //! them: the daemon (`daemon_link`) or a page client (`page_client_link`).
 //!
 //! Rule: a slot has channels until the serving party reports each of them closed, so none of a
 //! dead process's I/O is in flight when its slot goes to another.
 
-use crate::sockets::{answer, refuse};
+use crate::sockets::{refuse, send_reply};
 use host::fd_reaper::PeerFd;
 use link::handshake::{Reply, SlotIndex};
 use rustix::fd::BorrowedFd;
@@ -17,14 +17,14 @@ struct PendingChannel {
     reply: PeerFd,
 }
 
-/// The slot that has each channel or waits for one, and what is closing.
+/// The slot of each channel and of each pending request for one, and the channels that are closing.
 pub(crate) struct ChannelSlots<C> {
     /// By cookie.
     requesters: BTreeMap<u64, PendingChannel>,
     channels: BTreeMap<C, SlotIndex>,
     closing: BTreeSet<C>,
-    /// Slots whose process has gone.
-    gone: BTreeSet<SlotIndex>,
+    /// Slots whose process has ended.
+    ended_slots: BTreeSet<SlotIndex>,
 }
 
 impl<C: Copy + Ord> ChannelSlots<C> {
@@ -33,33 +33,33 @@ impl<C: Copy + Ord> ChannelSlots<C> {
             requesters: BTreeMap::new(),
             channels: BTreeMap::new(),
             closing: BTreeSet::new(),
-            gone: BTreeSet::new(),
+            ended_slots: BTreeSet::new(),
         }
     }
 
-    /// A process in `slot` requests a channel; it is answered on `reply`.
+    /// A process in `slot` requests a channel; the reply goes to `reply`.
     pub fn request(&mut self, cookie: u64, slot: SlotIndex, depth: u16, reply: PeerFd) {
-        self.gone.remove(&slot);
+        self.ended_slots.remove(&slot);
         let pending = PendingChannel { slot, depth, reply };
         self.requesters.insert(cookie, pending);
     }
 
-    /// The cookie and the depth of each request that is not answered.
+    /// The cookie and the depth of each pending request.
     pub fn requests(&self) -> impl Iterator<Item = (u64, u16)> {
         let requesters = self.requesters.iter();
         requesters.map(|(cookie, pending)| (*cookie, pending.depth))
     }
 
-    /// A channel is open, and its requester gets `fds`. Returns false if that has gone: the channel
-    /// is to be closed.
+    /// A channel is open, and its requester gets `fds`. Returns false if the requester has ended: the caller
+    /// closes the channel.
     pub fn open(&mut self, cookie: u64, channel: C, fds: &[BorrowedFd<'_>]) -> bool {
         let Some(PendingChannel { slot, reply, .. }) = self.requesters.remove(&cookie) else {
             return false;
         };
-        self.add(channel, slot) && answer(&reply, Reply::Channel, fds)
+        self.add(channel, slot) && send_reply(&reply, Reply::Channel, fds)
     }
 
-    /// A channel cannot be had.
+    /// The serving party refuses a channel.
     pub fn refuse(&mut self, cookie: u64, why: &str) {
         if let Some(pending) = self.requesters.remove(&cookie) {
             refuse(&pending.reply, why);
@@ -69,12 +69,12 @@ impl<C: Copy + Ord> ChannelSlots<C> {
     /// A channel for the process in `slot` is open. Returns true if that process is still there.
     fn add(&mut self, channel: C, slot: SlotIndex) -> bool {
         self.channels.insert(channel, slot);
-        !self.gone.contains(&slot)
+        !self.ended_slots.contains(&slot)
     }
 
     /// The process in `slot` has ended. Returns its channels that are not closing yet.
     pub fn release(&mut self, slot: SlotIndex) -> Vec<C> {
-        self.gone.insert(slot);
+        self.ended_slots.insert(slot);
         let own = self.channels.iter().filter(|(_, of)| **of == slot);
         own.map(|(channel, _)| *channel)
             .filter(|channel| !self.closing.contains(channel))
@@ -92,14 +92,14 @@ impl<C: Copy + Ord> ChannelSlots<C> {
         self.closing.remove(&channel);
     }
 
-    /// The serving party has another process, and no I/O of the earlier one is in flight: what was closing is closed.
+    /// Another process of the serving party serves, and the earlier one has no I/O in flight: closing channels are closed.
     pub fn on_server_restarted(&mut self) {
         for channel in std::mem::take(&mut self.closing) {
             self.channels.remove(&channel);
         }
     }
 
-    /// Returns true if each channel of `slot` is closed, and none is requested.
+    /// Returns true if each channel of `slot` is closed, and no request of it is pending.
     pub fn is_quiet(&self, slot: SlotIndex) -> bool {
         let is_requested = self.requesters.values().any(|it| it.slot == slot);
         !is_requested && !self.channels.values().any(|of| *of == slot)
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn what_closes_is_closed_when_the_serving_party_has_another_process() {
+    fn a_closing_channel_is_closed_when_another_process_of_the_serving_party_serves() {
         let mut slots = ChannelSlots::new();
         assert!(slots.add(10u64, 1) && slots.add(11, 2));
         assert!(slots.start_close(10));
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_channel_that_opens_after_its_process_has_gone_belongs_to_no_process() {
+    fn a_channel_that_opens_after_the_end_of_its_process_belongs_to_no_process() {
         let mut slots = ChannelSlots::new();
         slots.release(1);
         assert!(!slots.add(10u64, 1));

@@ -9,9 +9,9 @@
 //! back, and then releases the frames. So compressed pages of an idle program are revoked, too.
 //!
 //! A revocation by the daemon takes frames from all domains in proportion, and from compressed RAM
-//! in parallel with the processes' own evictions. A frame of it is several pages to write, but in
-//! runs; the deadline allows for each frame sixteen times what a page of a run costs
-//! (`daemon/src/backing.rs`). How much there is to be is `store::RamSizing`'s to decide, at most
+//! in parallel with the processes' own evictions. A frame of it holds several pages to write, but in
+//! runs; the deadline allows for each frame sixteen times the cost of a page of a run
+//! (`daemon/src/backing.rs`). `store::RamSizing` decides the size of compressed RAM, which is at most
 //! half of the frames that the tree may own now.
 //!
 //! Rule: the limit on segments never exceeds the frames owned here, so memory that holds compressed
@@ -33,23 +33,23 @@ use std::time::{Duration, Instant};
 use store::{DiskTransport, RamResizer, RamSizing, RamUse, SharedStore, StoreError};
 use wired::PAGE;
 
-/// Between two looks at the counters while pages move, and while none does.
+/// The pause between two samples of the counters while pages move, and while no page moves.
 const TICK: Duration = Duration::from_millis(5);
 const IDLE_TICK: Duration = Duration::from_millis(100);
-/// Before what could not be given back is tried again: a segment that another channel is emptying.
+/// The pause before another attempt to give a segment back that another channel is emptying.
 const RETRY: Duration = Duration::from_millis(1);
-/// After a revocation compressed RAM does not grow for so long: the frames are wanted elsewhere.
+/// How long compressed RAM does not grow after a revocation, since others need the frames.
 const HOLD_OFF: Duration = Duration::from_secs(1);
 
-/// What the thread works with.
+/// The parts that the thread works with.
 struct CompressedRamParts {
     /// A view of the tree's ledger; under the daemon one that rings it.
     ledger: Ledger,
     store: SharedStore,
     /// A channel to the daemon or the remote client arrives here; `None` where the store has a file of its own.
     channel: Option<OwnedFd>,
-    /// The most frames.
-    most: u32,
+    /// The most frames that compressed RAM may own.
+    max_frames: u32,
 }
 
 /// Starts the thread that sizes the compressed RAM of this store, of at most `ram` bytes, with a
@@ -65,7 +65,7 @@ pub(crate) fn start(
         ledger: Ledger::attach(ledger)?,
         store: store.clone(),
         channel: None,
-        most: (ram / PAGE as u64) as u32,
+        max_frames: (ram / PAGE as u64) as u32,
     };
     if let Some(bell) = links.pressure_bell() {
         let bell = io::fcntl_dupfd_cloexec(bell, 0).map_err(call("copy a descriptor"))?;
@@ -87,7 +87,7 @@ pub(crate) fn start(
 fn admit(parts: CompressedRamParts) -> Result<SlotIndex, StartError> {
     let contract = Contract {
         g: 0,
-        x: parts.most,
+        x: parts.max_frames,
     };
     let domain = parts.ledger.admit(contract)?;
     parts.ledger.adopt(domain)?;
@@ -104,7 +104,7 @@ fn admit(parts: CompressedRamParts) -> Result<SlotIndex, StartError> {
     })
 }
 
-/// No value: the thread does not return.
+/// A type without values: the thread does not return.
 enum Never {}
 
 fn serve(
@@ -169,7 +169,7 @@ struct CompressedRam<'a> {
     sizing: RamSizing,
     /// Frames owned: at least those of the segments that may have memory.
     owned: Vec<Frame>,
-    /// The counters at the last look.
+    /// The counters at the last sample.
     seen: RamUse,
     revoked_at: Option<Instant>,
     is_demanding: bool,
@@ -192,10 +192,10 @@ impl<'a> CompressedRam<'a> {
     fn run(mut self) -> ! {
         loop {
             let seq = self.frames.bell_seq();
-            let gave_all = self.answer_revocation();
+            let gave_all = self.serve_revocation();
             let used = self.resizer.sample();
             let is_idle = used == self.seen;
-            // Pages stored count as pages read do: what has only begun to fill has no hits yet, and
+            // Pages stored count as pages read do: compressed RAM that has just begun to fill has no hits yet, and
             // a process would trim it for idleness.
             if used.traffic() != self.seen.traffic() {
                 self.frames.note_use(Millis::now());
@@ -211,18 +211,18 @@ impl<'a> CompressedRam<'a> {
         }
     }
 
-    /// Gives back what was demanded, by the daemon or by a process, and what others ask for.
-    /// Returns false if some of it could not be given back yet.
-    fn answer_revocation(&mut self) -> bool {
+    /// Gives back the frames that the daemon or a process demands, and those that other domains trim.
+    /// Returns false if some could not be given back yet.
+    fn serve_revocation(&mut self) -> bool {
         let (demanded, trimmed) = (self.frames.demanded(), self.frames.trimmed());
         if demanded + trimmed == 0 {
             return true;
         }
         self.revoked_at = Some(Instant::now());
-        // What is given up is not to be kept free for this domain, which takes none for a while.
+        // Frames that are given up must not be reserved for this domain, which takes none for a while.
         self.demand(0);
-        let most = self.owned.len() as u32;
-        self.shrink_to(most.saturating_sub(demanded + trimmed));
+        let owned = self.owned.len() as u32;
+        self.shrink_to(owned.saturating_sub(demanded + trimmed));
         if demanded > 0 {
             self.frames.release_demanded(demanded);
         }
@@ -232,7 +232,7 @@ impl<'a> CompressedRam<'a> {
         self.frames.demanded() == 0 || self.owned.is_empty()
     }
 
-    /// Moves the limit towards what the policy wants.
+    /// Moves the limit towards the policy's target.
     fn resize(&mut self, used: RamUse) {
         let target = self.sizing.update(used, self.resizer.limit());
         // No frames for segments that no page needs yet.
@@ -258,7 +258,7 @@ impl<'a> CompressedRam<'a> {
         }
     }
 
-    /// Takes frames, and demands those that are not free from the processes: they come later.
+    /// Takes frames, and demands those that are not free from the processes, which give them back later.
     fn grow_to(&mut self, want: u32) {
         while (self.owned.len() as u32) < want
             && let Some(frame) = self.frames.take()
@@ -280,8 +280,8 @@ impl<'a> CompressedRam<'a> {
         }
     }
 
-    /// Lowers the limit to what `keep` frames hold, and puts the frames of the segments that were
-    /// emptied: all of them, or fewer for now.
+    /// Lowers the limit to the segments that `keep` frames hold, and puts the frames of the emptied
+    /// segments back: of all of them, or of fewer for now.
     fn shrink_to(&mut self, keep: u32) {
         let pages = self.resizer.segment_pages();
         let held = self.resizer.lower(keep / pages) * pages;

@@ -1,4 +1,4 @@
-//! What a supervisor is started with, why it cannot be, and the events of its tree.
+//! The configuration of a supervisor, the errors of its start, and the events of its tree.
 
 use crate::page_client_link::PageClientConnection;
 use frames::{AdmissionError, LedgerError};
@@ -11,23 +11,23 @@ use store::{SetupError, StoreConfig};
 use tenant::{Session, TenantError};
 use wired::Bytes;
 
-/// What the tree was promised.
+/// The configuration of a tree's supervisor.
 pub struct SupervisorConfig {
     /// Frames of the whole tree.
     pub frames: u32,
-    /// Where its pages go; `None` for none (what is evicted must then be zeros).
+    /// The store for evicted pages; without one only pages of zeros can be evicted.
     pub store: Option<StoreConfig>,
     /// The options that every process receives.
     pub options: RunFlags,
     /// /dev/userfaultfd, where it could be opened.
     pub userfaultfd: Option<OwnedFd>,
-    /// True if compressed RAM is part of the frames, and sized while the tree runs. Else it is beside
-    /// them, as large as the store says.
+    /// True if compressed RAM is part of the frames, and sized while the tree runs. Otherwise it is beside
+    /// the frames, with the size that the store names.
     pub ram_of_frames: bool,
-    /// True if processes of other users than this one's get the store, too.
+    /// True if processes of other users than the supervisor's get the store, too.
     pub share_store: bool,
-    /// The contract with the system's daemon that the tree lives on; `frames` are then the
-    /// most of it, and the store's disk is the daemon's.
+    /// The tree's contract with the daemon; `frames` are then the most that it allows, and the
+    /// store's disk is the daemon's.
     pub tenant: Option<Session>,
     /// The page client that has the tree's pages, where the store is remote or of objects.
     pub page_client: Option<PageClientConnection>,
@@ -36,12 +36,12 @@ pub struct SupervisorConfig {
 /// Why a supervisor could not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// A system call failed that the supervisor cannot do without.
+    /// A system call failed that the supervisor needs.
     #[error("cannot {what}: {errno}")]
     Call {
-        /// What it was for.
+        /// The purpose of the call.
         what: &'static str,
-        /// What the kernel said.
+        /// The kernel's error.
         errno: Errno,
     },
     /// Fewer frames than one process needs.
@@ -52,7 +52,7 @@ pub enum StartError {
         Bytes::of_pages(*frames), Bytes::of_pages(MIN_FRAMES)
     )]
     TooFew {
-        /// Frames asked for.
+        /// Frames requested.
         frames: u32,
     },
     /// The ledger.
@@ -70,12 +70,12 @@ pub enum StartError {
 }
 
 impl StartError {
-    /// A call that failed, by what it was for.
+    /// The error of a failed call, by its purpose.
     pub fn call(what: &'static str) -> impl Fn(Errno) -> Self {
         move |errno| Self::Call { what, errno }
     }
 
-    /// What the kernel said, where it was the kernel.
+    /// The kernel's error, if a system call failed.
     pub fn errno(&self) -> Option<Errno> {
         match self {
             Self::Call { errno, .. } | Self::Store(SetupError::Memory { errno, .. }) => {
@@ -97,7 +97,7 @@ pub enum TreeEvent {
         /// Its process id.
         pid: Pid,
     },
-    /// A process ended, or began another image; what it held is reclaimed.
+    /// A process ended, or began another image; its resources are reclaimed.
     Left {
         /// Its slot.
         slot: SlotIndex,
@@ -106,22 +106,22 @@ pub enum TreeEvent {
         /// Frames it still held.
         frames: u32,
     },
-    /// A process sends a line for the user, or was refused.
+    /// A process sent a line for the user, or was refused.
     Notice {
-        /// Who.
+        /// Its process id.
         pid: Pid,
         /// The line.
         text: String,
     },
-    /// The daemon is there again.
-    Back,
-    /// The page client has ended, or no daemon takes the contract back: why the tree's pages are
-    /// out of reach.
+    /// The supervisor has reconnected to the daemon.
+    DaemonReconnected,
+    /// The tree's pages are out of reach, with the reason: the page client has ended, or the daemon does not
+    /// take the contract back.
     PagesLost(String),
 }
 
 impl TreeEvent {
-    /// The event of a process's message, where there is one.
+    /// The event of a process's message, if it is one for the caller.
     pub(crate) fn of_message(pid: Pid, bytes: &[u8]) -> Option<Self> {
         match ChildMessage::decode(bytes)? {
             ChildMessage::Notice(line) => Some(Self::Notice {

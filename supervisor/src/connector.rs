@@ -1,7 +1,7 @@
 //! Connections that are handed out through the seccomp filter, by the call of
 //! [`host::seccomp::call`].
 //!
-//! The kernel installs a descriptor when the caller runs next, which a scheduler may put off (a
+//! The kernel installs a descriptor when the caller runs next, which the scheduler may delay (a
 //! reservation that is used up, a group without quota). So a thread of its own installs them: the
 //! supervisor's loop waits for no process.
 
@@ -33,9 +33,9 @@ impl Connector {
         Ok(Self(requests))
     }
 
-    /// Answers the call with this id by the other end of [`Connector::pair`], or an error. A caller
-    /// that was killed meanwhile, or has no room for a descriptor, hangs up.
-    pub fn answer(&self, id: u64, theirs: io::Result<OwnedFd>) {
+    /// Completes the call with this id with the other end of [`Connector::pair`], or an error. The
+    /// connection closes if the caller was killed meanwhile, or has no room for a descriptor.
+    pub fn complete(&self, id: u64, theirs: io::Result<OwnedFd>) {
         let _ = self.0.send((id, theirs));
     }
 

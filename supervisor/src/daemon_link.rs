@@ -1,12 +1,12 @@
 //! The supervisor's side of a tree's contract with the daemon.
 //!
-//! Processes of the tree connect to their supervisor only. It opens their IO channels for them,
+//! Processes of the tree connect to their supervisor only. The supervisor opens their IO channels for them,
 //! collects the frames that the daemon revokes (*Self-Paging*, section 6.2: intrusive
 //! revocation), and brings the tree through a restart of the daemon.
 //!
 //! Rule: nothing here blocks. A daemon that does not know the contract (it has another swap file) has no
-//! page of it, so the tree ends. A channel that is requested while the daemon is away opens when
-//! it is back; a dead process's channels count as busy until the daemon reports that none of
+//! page of the tree, so the tree ends. A channel that is requested while no daemon runs opens when
+//! the next one does; a dead process's channels count as busy until the daemon reports that none of
 //! their I/O is in flight.
 
 use crate::TreeEvent;
@@ -22,8 +22,8 @@ use std::time::Duration;
 use tenant::{Session, SessionEvent};
 use wired::Bytes;
 
-/// The supervisor's own way to the disk: it moves no pages, and retires a process only when
-/// [`DaemonLink::is_quiet`] returns true.
+/// The transport of the supervisor's own store handle, which opens no channel: the supervisor moves no
+/// pages, and retires a process only when [`DaemonLink::is_quiet`] returns true.
 pub(crate) struct ChannelUnavailable;
 
 impl store::DiskTransport for ChannelUnavailable {
@@ -34,16 +34,16 @@ impl store::DiskTransport for ChannelUnavailable {
     fn wait_for_io(&self) {}
 }
 
-/// A quarter of the least memory that is not paged of which there is a notice, in frames: 512 KiB.
-const NOTED: u32 = 128;
+/// Frames: the first notice of memory that is not paged is at four times as many, 2 MiB.
+const NOTICE_BASE: u32 = 128;
 
 /// The contract with the daemon, on the supervisor's side.
 pub(crate) struct DaemonLink {
     pub session: Session,
     channels: ChannelSlots<ChannelNumber>,
-    /// A share of the faults that is not in force yet.
+    /// A received share of the faults that is not in force yet.
     faults: Option<FaultShare>,
-    /// Frames for memory that is not paged, when a notice last named them.
+    /// Frames for memory that is not paged at the last notice.
     unpaged: u32,
 }
 
@@ -57,12 +57,12 @@ impl DaemonLink {
         }
     }
 
-    /// A share of the faults that has come since this was last asked.
+    /// Takes the share of the faults that has been received since the last call.
     pub fn new_share(&mut self) -> Option<FaultShare> {
         self.faults.take()
     }
 
-    /// Gets a channel for the process in `slot`; it is answered on `reply`.
+    /// Requests a channel for the process in `slot`; the reply goes to `reply`.
     pub fn open(&mut self, slot: SlotIndex, depth: u16, reply: PeerFd) {
         let cookie = self.session.open(depth);
         self.channels.request(cookie, slot, depth, reply);
@@ -73,14 +73,14 @@ impl DaemonLink {
         for channel in self.channels.release(slot) {
             self.close(channel);
         }
-        // Where the contract is over no daemon has I/O of it.
+        // Once the contract has ended no daemon has I/O of it.
         self.session.is_over() || self.channels.is_quiet(slot)
     }
 
     /// Handles pending messages, and returns the events.
-    pub fn dispatch(&mut self, ledger: &Ledger, happened: &mut Vec<TreeEvent>) {
-        for one in self.session.dispatch(ledger) {
-            match one {
+    pub fn dispatch(&mut self, ledger: &Ledger, events: &mut Vec<TreeEvent>) {
+        for event in self.session.dispatch(ledger) {
+            match event {
                 SessionEvent::Opened {
                     cookie,
                     channel,
@@ -95,25 +95,25 @@ impl DaemonLink {
                 SessionEvent::NotOpened { cookie, why } => self.channels.refuse(cookie, &why),
                 SessionEvent::Closed(channel) => self.channels.on_closed(channel),
                 SessionEvent::Faults(share) => self.faults = Some(share),
-                SessionEvent::Changed { terms, notice } => say(happened, changed(&terms, notice)),
-                SessionEvent::Unpaged(frames) => self.on_unpaged(frames, happened),
+                SessionEvent::Changed { terms, notice } => push_notice(events, change_notice(&terms, notice)),
+                SessionEvent::Unpaged(frames) => self.on_unpaged(frames, events),
                 SessionEvent::OverGuarantee {
                     resident,
                     owned,
                     within,
-                } => say(happened, over(resident, owned, within)),
-                SessionEvent::Disconnected => say(
-                    happened,
-                    "the daemon has ended: what needs its disk waits until it is started again"
+                } => push_notice(events, over_guarantee_notice(resident, owned, within)),
+                SessionEvent::Disconnected => push_notice(
+                    events,
+                    "the daemon has ended: faults that need its disk wait until it is started again"
                         .into(),
                 ),
-                SessionEvent::Resumed => happened.push(TreeEvent::Back),
+                SessionEvent::Resumed => events.push(TreeEvent::DaemonReconnected),
                 SessionEvent::Lost(why) => {
                     let why = format!("the daemon does not take this contract back: {why}");
-                    happened.push(TreeEvent::PagesLost(why));
+                    events.push(TreeEvent::PagesLost(why));
                 }
                 SessionEvent::Refused(why) => {
-                    say(happened, format!("the daemon refused a request: {why}"))
+                    push_notice(events, format!("the daemon refused a request: {why}"))
                 }
                 // A tree has its contract until it ends.
                 SessionEvent::Revoke(_) | SessionEvent::Left | SessionEvent::LeaveRefused(_) => {}
@@ -122,11 +122,14 @@ impl DaemonLink {
         self.session.serve_revocation(ledger);
     }
 
-    /// A notice each time that the memory has grown fourfold.
-    fn on_unpaged(&mut self, frames: u32, happened: &mut Vec<TreeEvent>) {
-        if frames / 4 >= self.unpaged.max(NOTED) {
+    /// Gives a notice each time the memory has grown fourfold.
+    fn on_unpaged(&mut self, frames: u32, events: &mut Vec<TreeEvent>) {
+        if frames / 4 >= self.unpaged.max(NOTICE_BASE) {
             self.unpaged = frames;
-            say(happened, unpaged(frames, self.session.terms().frames.g));
+            push_notice(
+                events,
+                unpaged_notice(frames, self.session.terms().frames.g),
+            );
         }
     }
 
@@ -137,14 +140,14 @@ impl DaemonLink {
     }
 }
 
-fn say(happened: &mut Vec<TreeEvent>, text: String) {
-    happened.push(TreeEvent::Notice {
+fn push_notice(events: &mut Vec<TreeEvent>, text: String) {
+    events.push(TreeEvent::Notice {
         pid: rustix::process::getpid(),
         text,
     });
 }
 
-fn changed(terms: &ContractSpec, notice: Duration) -> String {
+fn change_notice(terms: &ContractSpec, notice: Duration) -> String {
     match notice.is_zero() {
         true => format!("the contract is now: {terms}"),
         false => format!(
@@ -153,7 +156,7 @@ fn changed(terms: &ContractSpec, notice: Duration) -> String {
     }
 }
 
-fn unpaged(frames: u32, guaranteed: u32) -> String {
+fn unpaged_notice(frames: u32, guaranteed: u32) -> String {
     format!(
         "{} of the {} of frames that the contract guarantees are taken by memory that is not paged (written pages of \
          mapped files, stacks, the pagers' own tables)",
@@ -162,10 +165,10 @@ fn unpaged(frames: u32, guaranteed: u32) -> String {
     )
 }
 
-fn over(resident: u32, owned: u32, within: Duration) -> String {
+fn over_guarantee_notice(resident: u32, owned: u32, within: Duration) -> String {
     format!(
         "warning: {} of anonymous memory are resident and the contract guarantees {}: the daemon kills the program \
-         where that is so for another {within:.0?}; what is not paged has to be less, or the contract more",
+         if that lasts another {within:.0?}; reduce the memory that is not paged, or ask for a larger contract",
         Bytes::of_pages(resident),
         Bytes::of_pages(owned)
     )

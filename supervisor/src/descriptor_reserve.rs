@@ -1,18 +1,18 @@
-//! The descriptors that the supervisor leaves free, whatever its tree asks for.
+//! The descriptors that the supervisor keeps free.
 //!
-//! It reads /proc for calls that stop at the filter and to end the tree, and an image that replaces another one needs
-//! its own descriptors before those of the other come free. So a fork is refused, and more shared memory, while there
-//! is still room for both.
+//! The supervisor reads /proc for calls that stop at the filter and to end the tree, and an image that replaces another
+//! one needs its own descriptors before those of the other are closed. So forks and more shared memory are refused
+//! while there is still room for both.
 
 use host::descriptor_limit;
 
-/// Descriptors of a process: its connection, its pidfd, its lifeline and two userfaultfds.
+/// Descriptors of one process: its connection, its pidfd, its lifeline and two userfaultfds.
 const PROCESS: usize = 5;
 
-/// For look-ups, and for what is received and closed again.
+/// Descriptors for look-ups, and for received ones that are closed again.
 const LOOK_UPS: usize = 6;
 
-/// For images that replace others at the same time.
+/// Descriptors for images that replace others at the same time.
 const IMAGES: usize = 8;
 
 /// Returns true if one more process may join, or one more range of shared memory.

@@ -1,14 +1,14 @@
 //! Calls that stop at the tree's filter ([`host::seccomp`]) because the kernel may hold pages for a
 //! device, a file system or another process afterwards.
 //!
-//! The supervisor sets the flag of the stats page, waits until every pager has seen it, and lets the
-//! call go on.
+//! The supervisor sets the flag of the stats page, waits until every pager has acknowledged it, and lets
+//! the call continue.
 //!
 //! Calls that stop for another reason are passed on: those that discard memory to `Discards`, those
 //! by which a process joins the tree to the supervisor.
 //!
-//! Rule: a call goes on only when every pager that could be evicting checks. A call whose wait
-//! exceeds its bound gets the error of a kernel without the call, and does not go on.
+//! Rule: a call continues only when every pager that could be evicting checks for pinned pages. A call
+//! whose wait exceeds its bound fails with the error of a kernel without the call.
 //!
 //! A file system whose plain reads go straight into memory (FUSE, where its server wants that)
 //! cannot be detected by a call on its files. So the tree is careful once one is mounted: mounts
@@ -29,15 +29,15 @@ use rustix::process::Pid;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// How long a call waits for the pagers of the tree. A pager that runs answers within a
+/// How long a call waits for the pagers of the tree. A running pager acknowledges within a
 /// millisecond; one of 25 processes at idle priority, beside two processors of builds, took more
 /// than 5 s (seed 1300026 of the fuzzer).
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
+const ACKNOWLEDGE_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Pause between two checks whether all pagers have answered.
+/// Pause between two checks of the pagers' acknowledgements.
 const CHECK_INTERVAL: Duration = Duration::from_millis(1);
 
-/// What every pager of the tree must have seen.
+/// The value of the flag that every pager of the tree must acknowledge.
 const CAREFUL: u32 = 1;
 
 /// A call that waits.
@@ -56,10 +56,10 @@ pub struct Notifier {
     requests: Vec<ConnectionRequest>,
 }
 
-/// A call by which a process asked for a connection, and joins where it carries a message.
+/// A call by which a process requests a connection, and joins if it carries a message.
 #[derive(Clone, Copy, Debug)]
 pub struct ConnectionRequest {
-    /// The call's.
+    /// The call's id.
     pub(crate) id: u64,
     /// The thread that calls; `None` in a process namespace that is not below this one.
     pub(crate) caller: Option<Pid>,
@@ -67,7 +67,7 @@ pub struct ConnectionRequest {
 }
 
 impl Notifier {
-    /// Answers the filter whose listener this is.
+    /// Serves the filter whose listener this is.
     pub fn new(listener: OwnedFd) -> Self {
         Self {
             listener: listener.into(),
@@ -88,14 +88,14 @@ impl Notifier {
         !self.waiting.is_empty()
     }
 
-    /// When [`Notifier::settle`] must be called again; `None` if no call waits.
+    /// The time until [`Notifier::settle`] must be called again; `None` if no call waits.
     pub fn due_in(&self) -> Option<Duration> {
         let careful = self.is_waiting().then_some(CHECK_INTERVAL);
         careful.into_iter().chain(self.discards.due_in()).min()
     }
 
-    /// Takes up one call that has stopped: from now on the tree is careful, if the call can
-    /// make the kernel hold pages. `Err` when no process is left under the filter.
+    /// Receives one stopped call, and sets the flag *careful* if the call can make the kernel hold pages.
+    /// `Err` when no process is left under the filter.
     pub fn receive(&mut self, stats_page: &StatsPage) -> io::Result<()> {
         let Some(stopped) = self.listener.receive()? else {
             return Ok(());
@@ -127,14 +127,14 @@ impl Notifier {
         Ok(())
     }
 
-    /// Calls by which processes asked for a connection: see [`crate::Supervisor::connect`].
+    /// The calls by which processes request connections: see [`crate::Supervisor::connect`].
     pub fn take_requests(&mut self) -> Vec<ConnectionRequest> {
         std::mem::take(&mut self.requests)
     }
 
-    /// Lets calls go on if the pagers that they wait for have answered by now, and refuses those
-    /// that have waited too long for all pagers of the tree. Returns how many were refused. Checks new
-    /// mounts, too.
+    /// Lets calls continue if the pagers that they wait for have acknowledged, and refuses those
+    /// that have waited too long for all pagers of the tree. Returns the number of refused calls. Checks
+    /// new mounts, too.
     pub fn settle(&mut self, supervisor: &Supervisor) -> usize {
         self.discards.settle(&self.listener, supervisor);
         let stats_page = supervisor.stats_page();
@@ -152,7 +152,7 @@ impl Notifier {
                 listener.resume(call.id);
                 return false;
             }
-            if call.since.elapsed() > ANSWER_TIMEOUT {
+            if call.since.elapsed() > ACKNOWLEDGE_TIMEOUT {
                 refused += 1;
                 listener.fail(call.id, error_without(call.number));
                 return false;
@@ -165,7 +165,7 @@ impl Notifier {
 
 /// Returns true if a call that has stopped can make the kernel hold pages.
 fn can_hold_pages(call: &libc::seccomp_notif) -> bool {
-    /// Mounts that ask for no file system.
+    /// Flags of mounts that mount no file system.
     const MOVES: libc::c_ulong = libc::MS_BIND
         | libc::MS_MOVE
         | libc::MS_REMOUNT
@@ -174,12 +174,12 @@ fn can_hold_pages(call: &libc::seccomp_notif) -> bool {
         | libc::MS_SLAVE
         | libc::MS_UNBINDABLE;
     let args = call.data.args;
-    // What cannot be read counts as the worst.
+    // A text that cannot be read counts as a file system that reads in place.
     let in_place = |at| text_of(call.pid, at).is_none_or(|kind| reads_in_place(&kind));
     match i64::from(call.data.nr) {
         libc::SYS_mount => args[3] & MOVES == 0 && in_place(args[2]),
         libc::SYS_fsopen => in_place(args[0]),
-        // Other mounts may be seen there.
+        // Another mount namespace may have such mounts.
         libc::SYS_setns => args[1] == 0 || args[1] & libc::CLONE_NEWNS as u64 != 0,
         _ => true,
     }
@@ -204,10 +204,10 @@ fn text_of(thread: u32, at: u64) -> Option<Vec<u8>> {
     None
 }
 
-/// Bytes of a file system's kind that are compared.
+/// Bytes of a file system's type that are compared.
 const LONGEST_KIND: usize = 64;
 
-/// Makes every pager of the tree check for pinned pages, for good.
+/// Makes every pager of the tree check for pinned pages, for ever.
 pub fn be_careful(stats_page: &StatsPage) {
     stats_page.careful().store(CAREFUL, Ordering::SeqCst);
     wired::futex::wake_all(stats_page.careful());
@@ -220,7 +220,8 @@ fn all_careful(
 ) -> bool {
     members.all(|(slot, pid)| {
         stats_page.block(slot).careful_seen().load(Ordering::SeqCst) == CAREFUL
-            || ProcStat::read(pid).is_ok_and(|stat| stat.is_none_or(|stat| stat.is_stopped_or_dead()))
+            || ProcStat::read(pid)
+                .is_ok_and(|stat| stat.is_none_or(|stat| stat.is_stopped_or_dead()))
     })
 }
 

@@ -1,14 +1,14 @@
-//! `madvise` by an instruction of the executed file that discards private memory: it stops at the
-//! tree's filter ([`host::seccomp`]), since the kernel discards what is resident only.
+//! `madvise` calls by the executed file itself that discard private memory: they stop at the tree's filter
+//! ([`host::seccomp`]), since the kernel discards resident pages only.
 //!
-//! The supervisor posts the addresses to the caller's pager and lets the call go on once the pager
-//! has dropped what it stored of them: like a fault, the call waits for its own pager, for as long as
+//! The supervisor posts the addresses to the caller's pager and lets the call continue once the pager
+//! has dropped its stored copies: like a fault, the call waits for its own pager, for as long as
 //! that takes. A child of `vfork`, or of `clone` with CLONE_VM, waits for the pager of the program whose memory it
-//! shares. A call of a program without a pager goes on at once. The Go runtime calls so, and takes for granted
-//! that the memory is zeros then.
+//! shares. A call of a program without a pager continues at once. The Go runtime makes such calls, and relies on the
+//! memory being zeros afterwards.
 //!
-//! MADV_GUARD_INSTALL fails in a program with a pager, as the C library's `madvise` has it: an eviction
-//! would move the kernel's mark into the pager's own memory, where its use is a SIGSEGV.
+//! MADV_GUARD_INSTALL fails in a program with a pager, as it does through the preload library's `madvise`: an eviction
+//! would move the kernel's guard marker into the pager's own memory, whose use is a SIGSEGV then.
 
 use crate::Supervisor;
 use frames::DomainId;
@@ -20,31 +20,31 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 use wired::{DiscardRequest, PAGE};
 
-/// Bounds of the pause between two checks of a call: a pager that runs answers within some 30 us.
+/// Bounds of the pause between two checks of a call: a running pager is done within some 30 us.
 const PAUSE: [Duration; 2] = [Duration::from_micros(50), Duration::from_millis(100)];
 
 /// A call that waits for its pager.
 struct PendingDiscard {
-    /// The call's.
+    /// The call's id.
     id: u64,
     caller: Pid,
     range: Range<usize>,
-    /// It is MADV_GUARD_INSTALL.
+    /// True for MADV_GUARD_INSTALL.
     is_guard: bool,
     since: Instant,
     /// The pager that has the request.
     posted: Option<DomainId>,
 }
 
-/// The calls that wait, in their order.
+/// The calls that wait, in the order of their arrival.
 #[derive(Default)]
 pub struct Discards(Vec<PendingDiscard>);
 
 impl Discards {
-    /// Takes up a call that has stopped. Returns false if it goes on at once.
+    /// Takes up a stopped call. Returns false if the call continues at once.
     pub fn take_up(&mut self, call: &libc::seccomp_notif, listener: &Listener) -> bool {
         let [addr, len, advice, ..] = call.data.args.map(|word| word as usize);
-        // Else the kernel refuses it, or does nothing.
+        // The kernel refuses any other range, or does nothing.
         let end = len
             .checked_next_multiple_of(PAGE)
             .and_then(|len| addr.checked_add(len));
@@ -56,7 +56,7 @@ impl Discards {
             listener.fail(call.id, libc::EAGAIN);
             return true;
         };
-        // The number may have become another thread's before its process was read.
+        // Another thread may have got the number before its process was read.
         let Some(caller) = caller.flatten().filter(|_| listener.is_valid(call.id)) else {
             return false;
         };
@@ -71,17 +71,17 @@ impl Discards {
         true
     }
 
-    /// When [`Discards::settle`] is due again: soon for a call that has just stopped.
+    /// The time until [`Discards::settle`] is due again: short for a call that has just stopped.
     pub fn due_in(&self) -> Option<Duration> {
         let [least, most] = PAUSE;
         let youngest = self.0.last()?;
         Some((youngest.since.elapsed() / 4).clamp(least, most))
     }
 
-    /// Lets calls go on whose pager is done, or which have none, and posts those whose turn it is.
+    /// Lets calls continue whose pager is done, or which have no pager, and posts the first request of each other caller.
     pub fn settle(&mut self, listener: &Listener, supervisor: &Supervisor) {
         self.0.retain(|call| {
-            // The call waits until that can be found.
+            // An error: the call waits until the domain can be looked up.
             let Ok(domain) = supervisor.domain_of(call.caller) else {
                 return listener.is_valid(call.id);
             };
@@ -99,7 +99,7 @@ impl Discards {
             if is_over {
                 listener.resume(call.id);
             }
-            // The caller of any other may have been killed, or have begun another image.
+            // The caller of a waiting call may have been killed, or have begun another image.
             !is_over && listener.is_valid(call.id)
         });
         for n in 0..self.0.len() {
@@ -110,7 +110,7 @@ impl Discards {
                 continue;
             };
             let request = request_to(supervisor, domain);
-            // One whose caller was killed may be under way.
+            // A request whose caller was killed may still be in progress.
             if call.posted.is_none() && is_first && request.is_done() {
                 request.post(&call.range);
                 call.posted = Some(domain);

@@ -2,12 +2,12 @@
 //! tree's stats page.
 //!
 //! RAPHA (Ko and Yoo), section 4. `200/10ms` is task.fault_limit and task.fault_period of each
-//! thread, `200/10ms,tree=1000` of all together, too. `auto` is what equation (4) leaves beside
+//! thread; `200/10ms,tree=1000` also limits all together. `auto` is the limit of equation (4) beside
 //! the reservations that are in force, for all threads of the tree together, and changes with
-//! them and with what faults are measured to cost. Those are the tree's own here; a tree under a
-//! daemon is subject to the daemon's.
+//! the reservations and with the measured cost of faults. The reservations are the tree's own here; the
+//! limits of a tree under a daemon result from the daemon's.
 //!
-//! Rule: the limits are written by the supervisor alone; processes read them at each fault.
+//! Rule: only the supervisor writes the limits; processes read them at each fault.
 
 use link::handshake::SlotIndex;
 use link::stats_page::StatsPage;
@@ -25,32 +25,32 @@ use wired::{Time, parse_time};
 
 /// Shortest and longest period: below, most of the work is waking throttled threads; above, a
 /// program looks dead while it waits.
-const SHORTEST: Duration = Duration::from_millis(1);
-const LONGEST: Duration = Duration::from_secs(10);
+const MIN_PERIOD: Duration = Duration::from_millis(1);
+const MAX_PERIOD: Duration = Duration::from_secs(10);
 
 /// The most faults in a period that are counted.
-const MOST: u32 = rate::thread_counters::MAX_COUNT;
+const MAX_FAULTS: u32 = rate::thread_counters::MAX_COUNT;
 
-/// Limits of a tree, as asked for.
+/// Limits of a tree, as requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FaultRate {
-    /// As given.
-    Given {
-        /// Of each thread, in a period.
+    /// Fixed limits.
+    Fixed {
+        /// The most faults of each thread, in a period.
         task: u32,
-        /// Of all together.
+        /// The most faults of all threads together.
         tree: Option<u32>,
         /// The period.
         period: Duration,
     },
-    /// What is left beside reservations.
+    /// As many faults as the reservations leave room for.
     Auto {
         /// The period.
         period: Duration,
     },
 }
 
-/// Why a text is no fault rate.
+/// Why a text is not a fault rate.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RateError {
     /// Not a rate.
@@ -58,26 +58,26 @@ pub enum RateError {
         "`{0}` is not a fault rate: FAULTS/PERIOD[,tree=FAULTS], whole numbers and a period in ms or s, as in 200/10ms or 200/10ms,tree=1000, or auto[/PERIOD] alone"
     )]
     Form(String),
-    /// A period that cannot be.
+    /// A period out of range.
     #[error(
         "a period of {} cannot be kept: give one of {} to {}",
-        Time(*.0), Time(SHORTEST), Time(LONGEST)
+        Time(*.0), Time(MIN_PERIOD), Time(MAX_PERIOD)
     )]
     Period(Duration),
     /// No faults, or too many.
     #[error(
-        "{0} faults in a period cannot be a limit: 1 to {MOST} can; a program that may not fault at all cannot run, \
+        "{0} faults in a period cannot be a limit: 1 to {MAX_FAULTS} can; a program that may not fault at all cannot run, \
          and one that needs no limit is run without --fault-rate"
     )]
     Faults(u64),
-    /// Less for all than for each.
+    /// Fewer faults for all threads than for each.
     #[error(
         "{tree} faults for all threads together are fewer than the {task} for each: give at least as many"
     )]
     Tree {
-        /// Of each.
+        /// The limit of each thread.
         task: u32,
-        /// Of all.
+        /// The limit of all threads.
         tree: u32,
     },
 }
@@ -95,7 +95,7 @@ impl FromStr for FaultRate {
             None => (rate, DEFAULT_PERIOD),
             Some((faults, period)) => (faults, parse_time(period).map_err(|_| wrong())?),
         };
-        if !(SHORTEST..=LONGEST).contains(&period) {
+        if !(MIN_PERIOD..=MAX_PERIOD).contains(&period) {
             return Err(RateError::Period(period));
         }
         if faults == "auto" {
@@ -110,7 +110,7 @@ impl FromStr for FaultRate {
         let count = |text: &str| -> Result<u32, RateError> {
             let faults: u64 = text.parse().map_err(|_| wrong())?;
             match u32::try_from(faults) {
-                Ok(faults @ 1..=MOST) => Ok(faults),
+                Ok(faults @ 1..=MAX_FAULTS) => Ok(faults),
                 _ => Err(RateError::Faults(faults)),
             }
         };
@@ -122,7 +122,7 @@ impl FromStr for FaultRate {
         };
         match tree {
             Some(tree) if tree < task => Err(RateError::Tree { task, tree }),
-            _ => Ok(Self::Given { task, tree, period }),
+            _ => Ok(Self::Fixed { task, tree, period }),
         }
     }
 }
@@ -131,7 +131,7 @@ impl fmt::Display for FaultRate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Auto { period } => write!(f, "auto/{}", Time(*period)),
-            Self::Given { task, tree, period } => {
+            Self::Fixed { task, tree, period } => {
                 write!(f, "{task}/{}", Time(*period))?;
                 tree.map_or(Ok(()), |tree| write!(f, ",tree={tree}"))
             }
@@ -142,19 +142,19 @@ impl fmt::Display for FaultRate {
 /// The limits of a tree, kept on its stats page.
 pub struct TreeFaultLimits {
     rate: Option<FaultRate>,
-    /// The tree's own reservation alone, as `me`; not used where `given` is there.
+    /// The tree's own reservation only, as task `own_task`; not used once there is a daemon's `share`.
     reservations: ReservationTable,
-    me: TaskId,
+    own_task: TaskId,
     reservation: Option<Reservation>,
-    /// What the daemon allows, where the tree has a contract with one: the daemon keeps the
+    /// The share that the daemon grants, where the tree has a contract: the daemon keeps the
     /// reservations then.
-    given: Option<FaultShare>,
-    /// What is in force.
-    last: FaultLimits,
+    share: Option<FaultShare>,
+    /// The limits in force.
+    in_force: FaultLimits,
 }
 
 impl TreeFaultLimits {
-    /// Of a tree that asks for a rate, a reservation, or both.
+    /// The limits of a tree that requests a rate, a reservation, or both.
     ///
     /// # Errors
     /// [`OverCommitted`] where the reservation and the least of faults do not fit the processors,
@@ -165,37 +165,37 @@ impl TreeFaultLimits {
         processors: u32,
     ) -> Result<Self, OverCommitted> {
         let period = match rate {
-            Some(FaultRate::Auto { period } | FaultRate::Given { period, .. }) => period,
+            Some(FaultRate::Auto { period } | FaultRate::Fixed { period, .. }) => period,
             None => DEFAULT_PERIOD,
         };
         let whole = Utilization::default().of_processors(processors);
         let mut reservations =
             ReservationTable::new(whole, period.as_nanos() as TimeNs, INITIAL_FAULT_UNIT);
         let pc = reservation.map_or(Capacity::ZERO, |reservation| reservation.pc());
-        let me = reservations.admit(Task { pc, weight: 1 })?;
+        let own_task = reservations.admit(Task { pc, weight: 1 })?;
         Ok(Self {
             rate,
             reservations,
-            me,
+            own_task,
             reservation,
-            given: None,
-            last: FaultLimits::default(),
+            share: None,
+            in_force: FaultLimits::default(),
         })
     }
 
-    /// What the tree has reserved.
+    /// The tree's reservation.
     pub fn reservation(&self) -> Option<Reservation> {
         self.reservation
     }
 
-    /// What the daemon allows from now on.
-    pub fn give(&mut self, share: FaultShare) {
-        self.given = Some(share);
+    /// Sets the share that the daemon grants from now on.
+    pub fn set_share(&mut self, share: FaultShare) {
+        self.share = Some(share);
     }
 
-    /// What the daemon allows, in periods of another length.
-    fn given_in(&self, period: Duration) -> Option<FaultLimits> {
-        let share = self.given?;
+    /// The daemon's share as limits in periods of another length.
+    fn share_in(&self, period: Duration) -> Option<FaultLimits> {
+        let share = self.share?;
         let part = period.as_secs_f64() / share.period.as_secs_f64();
         let in_period = |limit: u32| match limit {
             0 => 0,
@@ -209,35 +209,35 @@ impl TreeFaultLimits {
         })
     }
 
-    /// What faults of the tree cost now, and what that makes of the limits.
-    fn setting(&mut self, stats_page: &StatsPage) -> FaultLimits {
+    /// The limits that result from the measured cost of faults now.
+    fn current_limits(&mut self, stats_page: &StatsPage) -> FaultLimits {
         let units = stats_page.limits().units();
-        let given = self.given.map(|share| match self.rate {
-            Some(FaultRate::Given { period, .. }) => period,
+        let period = self.share.map(|share| match self.rate {
+            Some(FaultRate::Fixed { period, .. }) => period,
             _ => share.period,
         });
-        if let Some(given) = given.and_then(|period| self.given_in(period)) {
+        if let Some(granted) = period.and_then(|period| self.share_in(period)) {
             units.set_initial(INITIAL_FAULT_UNIT);
-            let Some(FaultRate::Given { task, tree, .. }) = self.rate else {
-                return given;
+            let Some(FaultRate::Fixed { task, tree, .. }) = self.rate else {
+                return granted;
             };
-            let least = |asked: u32, given: u32| match (asked, given) {
+            let lower = |requested: u32, granted: u32| match (requested, granted) {
                 (0, other) | (other, 0) => other,
-                (asked, given) => asked.min(given),
+                (requested, granted) => requested.min(granted),
             };
             return FaultLimits {
                 task_limit: task,
-                tree_limit: least(tree.unwrap_or(0), given.tree_limit),
-                ..given
+                tree_limit: lower(tree.unwrap_or(0), granted.tree_limit),
+                ..granted
             };
         }
         match self.rate {
             None => FaultLimits::default(),
-            Some(FaultRate::Given { task, tree, period }) => FaultLimits {
+            Some(FaultRate::Fixed { task, tree, period }) => FaultLimits {
                 fault_period: period.as_nanos() as TimeNs,
                 task_limit: task,
                 tree_limit: tree.unwrap_or(0),
-                // The sum of the tasks' limits is no number before the tasks are known.
+                // The sum of the tasks' limits is unknown before the tasks are.
                 system_limit: tree.unwrap_or(0),
             },
             Some(FaultRate::Auto { period }) => {
@@ -247,40 +247,40 @@ impl TreeFaultLimits {
                 FaultLimits {
                     fault_period: period.as_nanos() as TimeNs,
                     task_limit: 0,
-                    // None where the faults are within the tree's own reservation.
-                    tree_limit: self.reservations.limit_of(self.me).unwrap_or(0),
+                    // No limit where the faults are within the tree's own reservation.
+                    tree_limit: self.reservations.limit_of(self.own_task).unwrap_or(0),
                     system_limit: system,
                 }
             }
         }
     }
 
-    /// Puts the limits in force that are right by now. Whether they are others.
+    /// Puts the current limits in force. Returns true if they have changed.
     pub fn apply(&mut self, stats_page: &StatsPage) -> bool {
-        let setting = self.setting(stats_page);
-        let no_news = setting.fault_period == self.last.fault_period
-            && setting.task_limit == self.last.task_limit
-            && is_near(setting.tree_limit, self.last.tree_limit)
-            && is_near(setting.system_limit, self.last.system_limit);
-        if no_news {
+        let limits = self.current_limits(stats_page);
+        let is_unchanged = limits.fault_period == self.in_force.fault_period
+            && limits.task_limit == self.in_force.task_limit
+            && is_near(limits.tree_limit, self.in_force.tree_limit)
+            && is_near(limits.system_limit, self.in_force.system_limit);
+        if is_unchanged {
             return false;
         }
-        self.last = setting;
-        put(stats_page, setting)
+        self.in_force = limits;
+        publish(stats_page, limits)
     }
 }
 
-/// Puts limits in force on a stats page, and wakes the threads throttled by others.
-pub fn put(stats_page: &StatsPage, setting: FaultLimits) -> bool {
-    let limits = stats_page.limits();
-    let changed = limits.set(setting, wired::clock::now());
+/// Puts limits in force on a stats page, and wakes the threads that sleep by other limits.
+fn publish(stats_page: &StatsPage, limits: FaultLimits) -> bool {
+    let shared = stats_page.limits();
+    let changed = shared.set(limits, wired::clock::now());
     if changed {
-        wired::futex::wake_all(limits.generation());
+        wired::futex::wake_all(shared.generation());
     }
     changed
 }
 
-/// A process has ended. Places of its faults in later periods are for the others again.
+/// A process has ended: frees the bookings of its faults in later periods.
 pub fn on_ended(stats_page: &StatsPage, slot: SlotIndex) {
     let (limits, now) = (stats_page.limits(), wired::clock::now());
     if stats_page.block(slot).throttled_until() > now && limits.end_bookings(now) {
@@ -306,20 +306,22 @@ mod tests {
     }
 
     #[test]
-    fn a_rate_that_cannot_be_is_refused_with_the_reason() {
-        let said = |text: &str| text.parse::<FaultRate>().unwrap_err().to_string();
-        assert!(said("200").contains("FAULTS/PERIOD"));
-        assert!(said("200/0ms").contains("a period of 0ns cannot be kept: give one of 1ms to 10s"));
-        assert!(said("0/10ms").contains("0 faults in a period"));
-        assert!(said("2000000/10ms").contains("1 to 1048575"));
-        assert!(said("200/10ms,tree=100").contains("fewer than the 200 for each"));
-        assert!(said("200/10").contains("as in 200/10ms"));
-        assert!(said("auto,tree=5").contains("auto[/PERIOD]"));
-        assert!(said("fast/10ms").contains("is not a fault rate"));
+    fn invalid_rates_are_refused_with_the_reason() {
+        let error = |text: &str| text.parse::<FaultRate>().unwrap_err().to_string();
+        assert!(error("200").contains("FAULTS/PERIOD"));
+        assert!(
+            error("200/0ms").contains("a period of 0ns cannot be kept: give one of 1ms to 10s")
+        );
+        assert!(error("0/10ms").contains("0 faults in a period"));
+        assert!(error("2000000/10ms").contains("1 to 1048575"));
+        assert!(error("200/10ms,tree=100").contains("fewer than the 200 for each"));
+        assert!(error("200/10").contains("as in 200/10ms"));
+        assert!(error("auto,tree=5").contains("auto[/PERIOD]"));
+        assert!(error("fast/10ms").contains("is not a fault rate"));
     }
 
     #[test]
-    fn limits_follow_what_faults_cost() {
+    fn limits_follow_the_cost_of_faults() {
         let (stats_page, _fd) = StatsPage::create(2).unwrap();
         let mut limits = TreeFaultLimits::admit("auto".parse().ok(), None, 2).unwrap();
         assert!(limits.apply(&stats_page));
@@ -338,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reservation_of_the_tree_keeps_it_from_being_limited_by_the_others() {
+    fn a_tree_with_a_reservation_has_no_tree_limit() {
         let (stats_page, _fd) = StatsPage::create(2).unwrap();
         let ms = Duration::from_millis;
         let reserve = |runtime, period| Reservation::new(ms(runtime), ms(period)).ok();

@@ -8,12 +8,12 @@ use wired::{Aggregation, Counter, Stage, StageHistogram};
 pub(crate) struct FinishedTotals {
     counters: std::collections::HashMap<&'static str, u64>,
     stages: [StageHistogram; Stage::ALL.len()],
-    /// Processes that joined, in all.
+    /// The number of processes that joined.
     pub processes: u64,
 }
 
 impl FinishedTotals {
-    /// Adds the counters of a process that ends. Its levels end with it.
+    /// Adds the counters of a process that ends. Its levels are not kept.
     pub fn keep(&mut self, block: ProcessStats<'_>) {
         let lasting = |counter: &&Counter| counter.aggregation() != Aggregation::Now;
         for counter in Counter::ALL.iter().filter(lasting) {
@@ -25,12 +25,12 @@ impl FinishedTotals {
         }
     }
 
-    /// A stage's samples of the past.
+    /// The samples of a stage of ended processes.
     pub fn stage(&self, stage: Stage) -> StageHistogram {
         self.stages[stage as usize]
     }
 
-    /// A counter of the past and of the processes that run.
+    /// The total of a counter over ended processes and the values `now` of those that run.
     pub fn with(&self, counter: Counter, now: impl Iterator<Item = u64>) -> u64 {
         let past = self.counters.get(counter.key()).copied().unwrap_or(0);
         now.fold(past, |so_far, now| aggregate(counter, so_far, now))
@@ -39,7 +39,7 @@ impl FinishedTotals {
 
 fn aggregate(counter: Counter, so_far: u64, now: u64) -> u64 {
     match counter.aggregation() {
-        // A block may be read in the middle of anything: no sum may overflow.
+        // A process may have written any value: no sum may overflow.
         Aggregation::Sum | Aggregation::Now => so_far.saturating_add(now),
         Aggregation::Max => so_far.max(now),
     }

@@ -2,8 +2,8 @@
 //! Operating System*, section 6) at the size of a tree, in the process that started it.
 //!
 //! It owns the [`frames::Ledger`] and the shared store of the tree, admits every process as
-//! a domain, and takes back what a dead one held. Where the tree has a contract with the
-//! daemon, it keeps that for all of them (`daemon_link`).
+//! a domain, and reclaims the resources of dead processes. Where the tree has a contract with the
+//! daemon, the supervisor holds it for all processes (`daemon_link`).
 //!
 //! Rule: the supervisor's loop is never on the page path. Two threads beside it are: those of compressed RAM
 //! and of shared memory, which are domains of the tree.

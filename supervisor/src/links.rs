@@ -1,7 +1,7 @@
-//! What a tree is connected to beyond itself: the party that serves its IO channels, which is the
-//! daemon or a page client, and the limits on its faults, to which the daemon contributes.
+//! The links of a tree to other parties: to the daemon or page client that serves its IO channels, and the
+//! limits on its faults, which result from the daemon's share.
 //!
-//! Rule: nothing here blocks. The daemon may be away for any time; what needs it waits.
+//! Rule: nothing here blocks. No daemon may run for any time; requests to it wait.
 
 use crate::TreeEvent;
 use crate::config::StartError;
@@ -29,7 +29,7 @@ enum ChannelServer {
 pub(crate) struct Links {
     server: Option<ChannelServer>,
     fault_limits: Option<TreeFaultLimits>,
-    /// What the set of descriptors reports of a link that is readable.
+    /// The token by which the set of descriptors reports a readable link.
     token: u64,
 }
 
@@ -54,8 +54,8 @@ impl Links {
         Ok(())
     }
 
-    /// Shows the ledger to the daemon. The last that can fail: from then on it takes a
-    /// tenant that hangs up for one that has frames, and ends it.
+    /// Attaches the ledger to the daemon. The last step that can fail: from then on the daemon kills a
+    /// tenant that disconnects, since it has frames.
     pub fn connect_daemon(
         &mut self,
         mut tenant: Session,
@@ -72,7 +72,7 @@ impl Links {
         Ok(())
     }
 
-    /// Tells a page client that the tree has ended; see [`PageClientLink::end`].
+    /// Notifies a page client of the tree's end; see [`PageClientLink::end`].
     pub fn end_page_client(&self) -> Option<BorrowedFd<'_>> {
         match &self.server {
             Some(ChannelServer::PageClient(client)) => Some(client.end()),
@@ -85,7 +85,7 @@ impl Links {
         self.server.is_some()
     }
 
-    /// Gets a channel for the process in `slot`; it is answered on `reply`.
+    /// Requests a channel for the process in `slot`; the reply goes to `reply`.
     pub fn open(&mut self, slot: SlotIndex, depth: u16, reply: PeerFd) {
         match &mut self.server {
             Some(ChannelServer::Daemon(daemon)) => daemon.open(slot, depth, reply),
@@ -95,7 +95,7 @@ impl Links {
     }
 
     /// The process in `slot` has ended. Returns true if none of its I/O through channels is in
-    /// flight; the daemon may be away for any time, and has the requests still.
+    /// flight; the requests stay pending while no daemon runs.
     pub fn is_quiet(&mut self, slot: SlotIndex) -> bool {
         match &mut self.server {
             Some(ChannelServer::Daemon(daemon)) => daemon.is_quiet(slot),
@@ -104,7 +104,7 @@ impl Links {
         }
     }
 
-    /// Rung when more frames are wanted of the daemon, where the tree has a contract with one.
+    /// The bell to ring when the tree needs more frames, where it has a contract with the daemon.
     pub fn pressure_bell(&self) -> Option<BorrowedFd<'_>> {
         match &self.server {
             Some(ChannelServer::Daemon(daemon)) => Some(daemon.session.pressure_bell()),
@@ -112,7 +112,7 @@ impl Links {
         }
     }
 
-    /// When [`Links::dispatch`] wants to be called though no link is readable.
+    /// The time after which [`Links::dispatch`] is to be called even if no link is readable.
     pub fn next_timeout(&self) -> Option<Duration> {
         match &self.server {
             Some(ChannelServer::Daemon(daemon)) => daemon.session.timeout(),
@@ -127,7 +127,7 @@ impl Links {
         self.fault_limits = Some(limits);
     }
 
-    /// Has the limits follow what faults are measured to cost, and reports that cost to the daemon.
+    /// Updates the limits by the measured cost of faults, and reports that cost to the daemon.
     pub fn update_fault_cost(&mut self, stats_page: &StatsPage) {
         if let Some(limits) = &mut self.fault_limits {
             limits.apply(stats_page);
@@ -146,22 +146,22 @@ impl Links {
         ledger: &Ledger,
         stats_page: &StatsPage,
         set: &EpollSet,
-        happened: &mut Vec<TreeEvent>,
+        events: &mut Vec<TreeEvent>,
     ) {
         match &mut self.server {
             Some(ChannelServer::Daemon(daemon)) => {
-                daemon.dispatch(ledger, happened);
-                if happened.contains(&TreeEvent::Back) {
+                daemon.dispatch(ledger, events);
+                if events.contains(&TreeEvent::DaemonReconnected) {
                     watch(daemon, set, self.token);
                 }
                 if let (Some(limits), Some(share)) = (&mut self.fault_limits, daemon.new_share()) {
-                    limits.give(share);
+                    limits.set_share(share);
                     limits.apply(stats_page);
                 }
             }
             Some(ChannelServer::PageClient(client)) => {
-                client.dispatch(happened);
-                if matches!(happened.last(), Some(TreeEvent::PagesLost(_))) {
+                client.dispatch(events);
+                if matches!(events.last(), Some(TreeEvent::PagesLost(_))) {
                     set.remove(client.fd());
                 }
             }
@@ -170,7 +170,7 @@ impl Links {
     }
 }
 
-/// Watches the connection to the daemon; the one before has ended, and left the set.
+/// Watches the connection to the daemon; the former connection has closed, and left the set.
 fn watch(daemon: &DaemonLink, set: &EpollSet, token: u64) {
     if let Some(fd) = daemon.session.fd() {
         let _ = set.add(fd, token);

@@ -2,8 +2,8 @@
 //!
 //! Rule: sampling costs less than a hundredth of a processor. Walking a process's page
 //! tables takes about 12 us a resident megabyte, so the pause between two samples is a
-//! hundred times what the last one took, and no less than a tenth of a second. What
-//! counts is processor time: the walk also waits for evictions, which takes no processor time.
+//! hundred times the processor time of the last one, and no less than a tenth of a second. (The walk also
+//! waits for evictions, which takes no processor time.)
 //!
 //! A walk may take a second (80 GB), so a thread of the sampler's own takes the samples: the
 //! supervisor's loop only starts them.
@@ -23,14 +23,14 @@ use std::time::{Duration, Instant};
 use store::{Occupancy, SharedStore};
 use wired::Counter;
 
-/// The first sample comes soon, and the pauses double from there: most programs are short.
-const FIRST: Duration = Duration::from_millis(5);
-/// The least pause in the long run.
-const LEAST: Duration = Duration::from_millis(100);
-/// One part in so many of a processor.
-const SHARE: u32 = 100;
+/// The pause before the first sample; the pauses double from there, since most programs are short.
+const FIRST_PAUSE: Duration = Duration::from_millis(5);
+/// The shortest pause in the long run.
+const MIN_PAUSE: Duration = Duration::from_millis(100);
+/// Sampling takes one part in this many of a processor.
+const PROCESSOR_PARTS: u32 = 100;
 
-/// The library that is a pager, by its file's name.
+/// The end of the preload library's path.
 const LIBRARY: &str = "/libselfpage_preload.so";
 
 /// The memory of a tree at one moment, in bytes.
@@ -40,33 +40,33 @@ pub struct Sample {
     pub processes: u64,
     /// Anonymous memory, pages shared after a fork counted once (sum of Pss_Anon).
     pub anonymous: u64,
-    /// Of that, what no pager answers for: neither stretches nor, in [`Samples::worst`],
-    /// pagers' own.
+    /// The part of it that no pager accounts for: neither in stretches nor, in [`Samples::worst`],
+    /// the pagers' own.
     pub unpaged: u64,
-    /// The pagers' own memory, the most seen; known in [`Samples::worst`] only.
+    /// The peak of the pagers' own memory; known in [`Samples::worst`] only.
     pub pagers: u64,
     /// Shared memory mapped, the store's and the tables' included (sum of Pss_Shmem).
     pub shared: u64,
 }
 
-/// What the samples so far have shown.
+/// The results of the samples so far.
 #[derive(Clone, Copy, Debug)]
 pub struct Samples {
     /// The sample with the most anonymous memory.
     pub peak: Sample,
-    /// The sample with the most unpaged memory; with the most of the pagers' own that was seen.
+    /// The sample with the most unpaged memory, and the peak of the pagers' own memory.
     pub worst: Sample,
     /// The most that each tier of the store held.
     pub store: Occupancy,
     /// Samples taken.
     pub taken: u64,
-    /// The processor time that took.
+    /// The processor time of the samples.
     pub spent: Duration,
     next: Instant,
     pause: Duration,
     is_running: bool,
-    /// The most that was unpaged with the pagers' own memory.
-    most: u64,
+    /// The peak of unpaged memory together with the pagers' own.
+    peak_unpaged: u64,
 }
 
 impl Default for Samples {
@@ -77,15 +77,15 @@ impl Default for Samples {
             store: Occupancy::default(),
             taken: 0,
             spent: Duration::ZERO,
-            next: Instant::now() + FIRST,
-            pause: FIRST,
+            next: Instant::now() + FIRST_PAUSE,
+            pause: FIRST_PAUSE,
             is_running: false,
-            most: 0,
+            peak_unpaged: 0,
         }
     }
 }
 
-/// What a sample reads of a tree beside /proc.
+/// The sources that a sample reads beside /proc.
 pub struct Observed {
     stats_page: StatsPage,
     store: Option<SharedStore>,
@@ -109,10 +109,10 @@ impl Observed {
 /// The processes that page, by slot.
 type Members = Vec<(SlotIndex, Pid)>;
 
-/// Samples a tree in a thread of its own, and keeps the highest.
+/// Samples a tree in a thread of its own, and keeps the peaks.
 pub struct Sampler {
     samples: Arc<Mutex<Samples>>,
-    /// None where no thread could be started: then no samples are taken.
+    /// `None` where no thread could be started: then no samples are taken.
     requests: Option<SyncSender<Members>>,
 }
 
@@ -137,11 +137,11 @@ impl Sampler {
         }
     }
 
-    /// How long until the next sample is due.
+    /// The time until the next sample is due.
     pub fn due_in(&self) -> Duration {
         let samples = self.samples();
         match samples.is_running || self.requests.is_none() {
-            true => LEAST,
+            true => MIN_PAUSE,
             false => samples.next.saturating_duration_since(Instant::now()),
         }
     }
@@ -157,7 +157,7 @@ impl Sampler {
         self.samples().is_running = requests.try_send(members.collect()).is_ok();
     }
 
-    /// What they have shown so far.
+    /// The results so far.
     pub fn samples(&self) -> MutexGuard<'_, Samples> {
         self.samples.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -169,20 +169,21 @@ fn sample(observed: &Observed, members: &Members, samples: &Mutex<Samples>) {
     let below = || process_tree::below(rustix::process::getpid());
     let pids = observed.program_ends.read(Readable::All, below);
     let mut sample = take(observed, members, &pids, |_| None);
-    let most = samples.lock().unwrap_or_else(PoisonError::into_inner).most;
-    // Dearer to find out, so only where it matters.
-    let is_most = sample.unpaged > most;
+    let locked = || samples.lock().unwrap_or_else(PoisonError::into_inner);
+    let peak = locked().peak_unpaged;
+    let is_peak = sample.unpaged > peak;
     let unpaged = sample.unpaged;
-    if is_most {
-        // Each process's figures together: pagers take and give back their own memory.
+    // Reading the mappings is dear, so it is done for peaks only.
+    if is_peak {
+        // Both figures of a process are read together, since pagers take and give back their own memory.
         sample = take(observed, members, &pids, MappedAnonymous::read);
     }
     let store = observed.store.as_ref();
     let occupied = store.map(SharedStore::occupancy).unwrap_or_default();
     let cost = processor_time().saturating_sub(begin);
-    let mut all = samples.lock().unwrap_or_else(PoisonError::into_inner);
-    if is_most {
-        all.most = unpaged;
+    let mut all = locked();
+    if is_peak {
+        all.peak_unpaged = unpaged;
         let pagers = all.worst.pagers.max(sample.pagers);
         if sample.unpaged > all.worst.unpaged {
             all.worst = sample;
@@ -195,7 +196,7 @@ fn sample(observed: &Observed, members: &Members, samples: &Mutex<Samples>) {
     all.store = all.store.max(occupied);
     all.taken += 1;
     all.spent += cost;
-    all.pause = (all.pause * 2).min(LEAST).max(cost * SHARE);
+    all.pause = (all.pause * 2).min(MIN_PAUSE).max(cost * PROCESSOR_PARTS);
     all.next = Instant::now() + all.pause;
     all.is_running = false;
 }
@@ -209,15 +210,15 @@ fn slot_of(members: &Members, pid: Pid) -> Option<SlotIndex> {
     member.map(|(slot, _)| *slot)
 }
 
-/// Whether a process is a program's pager: known by its name, since one that has just started is
-/// no member yet.
+/// Returns true if a process is a program's pager. By its name, since a pager process that has just started
+/// has not joined yet.
 fn is_pager(pid: &Pid) -> bool {
     std::fs::read_to_string(format!("/proc/{}/comm", pid.as_raw_nonzero()))
         .is_ok_and(|name| name.trim_end() == "selfpage-pager")
 }
 
-/// Adds up what the processes have. `mapped` reads what the mappings of a process hold, or None for
-/// a first estimate.
+/// Adds up the memory of the processes. `mapped` reads the memory in the mappings of a process, or returns
+/// `None` for a first estimate.
 fn take(
     observed: &Observed,
     members: &Members,
@@ -225,10 +226,10 @@ fn take(
     mapped: impl Fn(Pid) -> Option<MappedAnonymous>,
 ) -> Sample {
     let mut all = Sample::default();
-    // A pager process has its program's memory.
+    // A pager process shares its program's memory, which is counted with the program.
     for pid in pids.iter().filter(|pid| !is_pager(pid)) {
         let slot = slot_of(members, *pid);
-        // Any other may be the trampoline of a pager that starts, which runs in its program's memory.
+        // Any other process may be the trampoline of a starting pager, which runs in its program's memory.
         let of = slot.map_or(Readable::All, |_| Readable::Process(*pid));
         let add = || add(&mut all, observed, slot, *pid, &mapped);
         observed.program_ends.read(of, add);
@@ -236,7 +237,7 @@ fn take(
     all
 }
 
-/// Adds what one process has.
+/// Adds the memory of one process.
 fn add(
     all: &mut Sample,
     observed: &Observed,
@@ -260,7 +261,7 @@ fn add(
         all.unpaged += memory.anonymous.min(memory.private);
         return;
     }
-    // What is evicted meanwhile counts as paged.
+    // Pages that are evicted meanwhile count as paged.
     let resident = before.max(in_frames());
     let Some(mapped) = mapped(pid) else {
         all.unpaged += memory.anonymous.saturating_sub(resident);
@@ -268,26 +269,26 @@ fn add(
     };
     all.pagers += mapped.pagers;
     // A page that moves during the kernel's walk (evicted behind it, brought in before it) counts
-    // twice among the anonymous ones. It is registered in both places.
+    // twice as anonymous. It is in registered memory both times.
     let beyond_frames = memory.anonymous.saturating_sub(resident + mapped.pagers);
     all.unpaged += beyond_frames.min(mapped.unregistered);
 }
 
-/// Bytes that a process has in frames.
+/// Bytes of a process's frames.
 fn resident(observed: &Observed, slot: SlotIndex) -> u64 {
     let block = observed.stats_page.block(slot);
     let pages = block.get(Counter::ResidentPages);
     pages.saturating_mul(wired::PAGE as u64)
 }
 
-/// Returns true if a process that no pager answers for runs in the memory of one that is paged: a
-/// child of `vfork`. Its memory has been counted.
+/// Returns true if a process without a pager of its own runs in the memory of a paged process: a child of
+/// `vfork`. That memory is counted already.
 fn shares_paged_memory(pid: Pid) -> bool {
     std::fs::read_to_string(format!("/proc/{}/smaps", pid.as_raw_nonzero()))
         .is_ok_and(|text| text.lines().any(is_registered))
 }
 
-/// Returns true if a line of smaps is that of the flags of memory registered with a userfaultfd.
+/// Returns true for the flags line of smaps of a mapping that is registered with a userfaultfd.
 fn is_registered(line: &str) -> bool {
     line.strip_prefix("VmFlags:")
         .is_some_and(|flags| flags.split(' ').any(|flag| flag == "um"))
@@ -296,23 +297,23 @@ fn is_registered(line: &str) -> bool {
 /// Anonymous memory of a process by its mappings, in bytes, pages shared after a fork counted once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct MappedAnonymous {
-    /// The pager's own: what [`wired::WiredMemory`] marks, and the library's data.
+    /// The pager's own: mappings that [`wired::WiredMemory`] marks, and the library's data.
     pagers: u64,
     /// The program's, in mappings that no userfaultfd is registered for.
     unregistered: u64,
 }
 
 impl MappedAnonymous {
-    /// Returns None if the process has ended.
+    /// Reads smaps; `None` if the process has ended.
     fn read(pid: Pid) -> Option<Self> {
         std::fs::read_to_string(format!("/proc/{}/smaps", pid.as_raw_nonzero()))
             .ok()
             .map(|text| Self::of(&text))
     }
 
-    /// Adds up the mappings in the text of smaps. The mark of a pager's own is *not in core dumps*
-    /// (`dd`). A program's own mapping may bear it too, and is then a stretch (`um`, registered) or
-    /// has a name. A reservation of the pager's (`nr`, `nh`) holds standby pages, which are in frames.
+    /// Adds up the mappings in the text of smaps. The flag *not in core dumps* (`dd`) marks a pager's own
+    /// mappings. A program's mapping that has it too is a stretch (`um`, registered) or has a name. A
+    /// reservation of the pager's (`nr`, `nh`) holds standby pages, which are in frames.
     fn of(smaps: &str) -> Self {
         let (mut name, mut share, mut anonymous) = ("", 0, 0);
         let mut all = Self::default();
@@ -323,7 +324,7 @@ impl MappedAnonymous {
                 "Anonymous:" => anonymous = field(line, key).unwrap_or(0),
                 "VmFlags:" => {
                     let has = |flag| rest.split(' ').any(|word| word == flag);
-                    // The library's code is shared, and a share, too, but not anonymous.
+                    // The library's code counts in the Pss, but is not anonymous.
                     let bytes = share.min(anonymous);
                     let is_nameless = name.is_empty() && !has("um");
                     if name.ends_with(LIBRARY) || is_nameless && has("dd") {
@@ -348,14 +349,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_that_is_paged_is_told_by_its_flags() {
+    fn registered_memory_is_recognised_by_its_flags() {
         assert!(is_registered("VmFlags: rd wr mr mw me ac um sd "));
         assert!(!is_registered("VmFlags: rd wr mr mw me ac sd "));
         assert!(!is_registered("7f00-7f08 rw-p 00000000 00:00 0 um"));
     }
 
     #[test]
-    fn a_pagers_own_memory_is_told_from_the_programs() {
+    fn a_pagers_own_memory_is_distinguished_from_the_programs() {
         let mapping = |name: &str, flags: &str| {
             format!(
                 "7f00-7f08 rw-p 00000000 00:00 0    {name}\nPss: 8 kB\nAnonymous: 12 kB\nVmFlags: {flags} \n"
@@ -382,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_shows_the_mark() {
+    fn the_kernel_shows_the_flag_of_wired_memory() {
         let own = wired::WiredMemory::private(1 << 20).unwrap();
         let words = own.slice::<std::sync::atomic::AtomicU64>(0, (1 << 20) / 8);
         let pagers = || {

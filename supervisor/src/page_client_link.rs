@@ -1,11 +1,11 @@
 //! The supervisor's side of a tree's page client: a remote client, or an object client.
 //!
 //! Processes of the tree connect to their supervisor only, which has the client open IO channels for
-//! them, as it has the daemon do so where the tree has a contract with one (`daemon_link`).
+//! them, as the daemon does where the tree has a contract (`daemon_link`).
 //!
-//! Rule: nothing here blocks. What the client's socket has no room for waits here. When the client is gone its pages are, so
-//! the tree ends. A client whose process was killed is not gone: another one goes on, and gets the channels, which are kept
-//! here for that.
+//! Rule: nothing here blocks. Requests that the client's socket has no room for wait here. When the client ends its pages
+//! are lost, so the tree ends. A client whose process was killed has not ended: another process continues, and gets the
+//! channels, which are kept here for that.
 
 use crate::TreeEvent;
 use crate::channel_slots::ChannelSlots;
@@ -23,24 +23,24 @@ use std::time::Duration;
 /// A page client that serves this tree.
 #[derive(Debug)]
 pub struct PageClientConnection {
-    /// What it is, as in "the remote client has ended".
+    /// The client's name in messages, as in "the remote client has ended".
     pub name: &'static str,
-    /// Which of its processes serves, by that one's [`ClientEvent::Ready`].
+    /// The generation of the client's process that serves, by its [`ClientEvent::Ready`].
     pub generation: u64,
-    /// To its process.
+    /// The socket to the client's process.
     pub socket: OwnedFd,
     /// The doorbell of all its channels.
     pub doorbell: OwnedFd,
 }
 
 impl PageClientConnection {
-    /// The numbers of its descriptors.
+    /// The connection's descriptor numbers.
     pub fn descriptors(&self) -> [RawFd; 2] {
         [self.socket.as_raw_fd(), self.doorbell.as_raw_fd()]
     }
 }
 
-/// What another process of the client serves a channel by.
+/// The descriptors by which another process of the client serves a channel.
 struct ChannelEnds {
     memory: OwnedFd,
     server_bell: OwnedFd,
@@ -53,7 +53,7 @@ pub(crate) struct PageClientLink {
     channels: ChannelSlots<u64>,
     /// The ends of the channels that are not closing, for another process of the client.
     ends: BTreeMap<u64, ChannelEnds>,
-    /// For the process that serves, in order.
+    /// Requests to the process that serves, in order.
     unsent: VecDeque<ClientRequest>,
     is_lost: bool,
 }
@@ -75,27 +75,27 @@ impl PageClientLink {
         self.connection.socket.as_fd()
     }
 
-    /// Tells the client that the tree has ended. The socket's other end closes when the client has deleted the tree's pages, and
+    /// Notifies the client of the tree's end. The socket's other end closes when the client has deleted the tree's pages, and
     /// ends.
     pub fn end(&self) -> BorrowedFd<'_> {
         let _ = shutdown(&self.connection.socket, Shutdown::Write);
         self.fd()
     }
 
-    /// Gets a channel for the process in `slot`; it is answered on `reply`.
+    /// Requests a channel for the process in `slot`; the reply goes to `reply`.
     pub fn open(&mut self, slot: SlotIndex, depth: u16, reply: PeerFd) {
         let cookie = self.next;
         self.next += 1;
-        match self.ask(ClientRequest::Open { cookie, depth }) {
+        match self.request(ClientRequest::Open { cookie, depth }) {
             true => self.channels.request(cookie, slot, depth, reply),
             false => {
                 let name = self.connection.name;
-                refuse(&reply, &format!("the {name} does not answer"));
+                refuse(&reply, &format!("the {name} has ended"));
             }
         }
     }
 
-    /// The process in `slot` has ended. Returns true if none of its I/O is under way.
+    /// The process in `slot` has ended. Returns true if none of its I/O is in flight.
     pub fn is_quiet(&mut self, slot: SlotIndex) -> bool {
         for channel in self.channels.release(slot) {
             self.close(channel);
@@ -103,18 +103,18 @@ impl PageClientLink {
         self.is_lost || self.channels.is_quiet(slot)
     }
 
-    /// When [`PageClientLink::dispatch`] wants to be called though the client has sent nothing.
+    /// The time after which [`PageClientLink::dispatch`] is to be called even if the client has sent nothing.
     pub fn next_timeout(&self) -> Option<Duration> {
         (!self.unsent.is_empty()).then_some(RETRY)
     }
 
-    /// Handles pending messages, and sends what waits for room.
-    pub fn dispatch(&mut self, happened: &mut Vec<TreeEvent>) {
-        self.receive(happened);
+    /// Handles pending messages, and sends requests that wait for room.
+    pub fn dispatch(&mut self, events: &mut Vec<TreeEvent>) {
+        self.receive(events);
         self.send();
     }
 
-    fn receive(&mut self, happened: &mut Vec<TreeEvent>) {
+    fn receive(&mut self, events: &mut Vec<TreeEvent>) {
         while !self.is_lost {
             let received = seqpacket::receive(&self.connection.socket, RecvFlags::DONTWAIT);
             let mut message = match received {
@@ -123,14 +123,14 @@ impl PageClientLink {
                 _ => {
                     self.on_lost();
                     let why = format!("the {} has ended", self.connection.name);
-                    happened.push(TreeEvent::PagesLost(why));
+                    events.push(TreeEvent::PagesLost(why));
                     return;
                 }
             };
             match protocol::decode(message.as_slice()) {
                 Some(ClientEvent::Opened { cookie, channel }) => {
                     let fds = [0, 1, 2].map(|at| message.fds[at].take());
-                    self.opened(cookie, channel, fds);
+                    self.on_opened(cookie, channel, fds);
                 }
                 Some(ClientEvent::NotOpened { cookie, why }) => {
                     self.channels.refuse(cookie, &why);
@@ -142,8 +142,9 @@ impl PageClientLink {
         }
     }
 
-    /// Another process of the client serves: it gets the channels that are open, and the requests for others. None of
-    /// the earlier one's I/O is under way, so what was closing is closed. What that one has not read yet, this one drops.
+    /// Another process of the client serves: it gets the open channels, and the pending requests for others. The earlier
+    /// process has no I/O in flight, so closing channels are closed. Messages that the earlier process has not read are
+    /// dropped by the new one, by their generation.
     fn on_restarted(&mut self, generation: u64) {
         self.connection.generation = generation;
         self.channels.on_server_restarted();
@@ -154,8 +155,8 @@ impl PageClientLink {
         self.unsent = attach.chain(open).collect();
     }
 
-    /// The client closes a channel that its process has dropped, or that is corrupt, unasked. Its next process is not to
-    /// serve that one.
+    /// The client has closed a channel: without a request if its process dropped the channel, or the channel is corrupt.
+    /// The client's next process must not serve it.
     fn on_closed(&mut self, channel: u64) {
         self.ends.remove(&channel);
         self.channels.on_closed(channel);
@@ -166,7 +167,7 @@ impl PageClientLink {
         self.unsent.clear();
     }
 
-    fn opened(&mut self, cookie: u64, channel: u64, fds: [Option<OwnedFd>; 3]) {
+    fn on_opened(&mut self, cookie: u64, channel: u64, fds: [Option<OwnedFd>; 3]) {
         let [Some(memory), Some(bell), Some(server_bell)] = fds else {
             let why = "no descriptor is free to receive a channel: raise `ulimit -n`";
             self.channels.refuse(cookie, why);
@@ -187,17 +188,17 @@ impl PageClientLink {
     fn close(&mut self, channel: u64) {
         self.ends.remove(&channel);
         if self.channels.start_close(channel) {
-            self.ask(ClientRequest::Close { channel });
+            self.request(ClientRequest::Close { channel });
         }
     }
 
-    /// Sends a request, now or when there is room. Returns false if the client is gone.
-    fn ask(&mut self, request: ClientRequest) -> bool {
+    /// Sends a request, now or when there is room. Returns false if the client has ended.
+    fn request(&mut self, request: ClientRequest) -> bool {
         self.unsent.push_back(request);
         self.send()
     }
 
-    /// Sends what there is room for. Returns false if the client is gone, which the end of its socket shows, too.
+    /// Sends the requests that there is room for. Returns false if the client has ended, which closes its socket, too.
     fn send(&mut self) -> bool {
         while let Some(request) = self.unsent.front() {
             match self.try_send(request) {
@@ -216,7 +217,7 @@ impl PageClientLink {
         let fds = match request {
             ClientRequest::Attach { channel } => match self.ends.get(channel) {
                 Some(ends) => Some([ends.memory.as_fd(), ends.server_bell.as_fd()]),
-                // It was closed meanwhile.
+                // The channel was closed meanwhile.
                 None => return Ok(()),
             },
             ClientRequest::Open { .. } | ClientRequest::Close { .. } => None,

@@ -16,16 +16,16 @@ use std::time::{Duration, Instant};
 pub(crate) struct PagedProcess {
     /// The pager process.
     pub pid: Pid,
-    /// The program that it pages; itself, where it is one process with its pager.
+    /// The program that it pages; the same process, where program and pager are one.
     pub program: Pid,
     pub pidfd: OwnedFd,
     pub connection: PeerFd,
     pub domain: DomainId,
-    /// By what the kernel kills the program if the pager process ends first, and what keeps
-    /// the program's missing pages missing until then.
+    /// The socket by which the kernel kills the program if the pager process ends first, and the
+    /// userfaultfd, which keeps the program's missing pages missing until then.
     lifeline: Option<PeerFd>,
     userfault: Option<PeerFd>,
-    /// The userfaultfd of its shared memory, until the pager of that has it.
+    /// The userfaultfd of its shared memory, until the pager of shared memory takes it.
     shared_userfault: Option<PeerFd>,
     joined: Instant,
     /// When its connection hung up.
@@ -33,7 +33,7 @@ pub(crate) struct PagedProcess {
 }
 
 impl PagedProcess {
-    /// The pager process `pid`, which may have ended by now: the pidfd tells.
+    /// The pager process `pid`. It may have ended by now, which the pidfd then reports.
     pub fn new(
         connection: PeerFd,
         pid: Pid,
@@ -55,14 +55,14 @@ impl PagedProcess {
         })
     }
 
-    /// Keeps what the pager process sends once it serves.
+    /// Keeps the descriptors that the pager process sends once it serves.
     pub fn keep_lifeline(&mut self, mut fds: impl Iterator<Item = PeerFd>) {
         self.lifeline = fds.next();
         self.userfault = fds.next();
         self.shared_userfault = fds.next();
     }
 
-    /// Takes the userfaultfd of its shared memory: it is there until the first time.
+    /// Takes the userfaultfd of its shared memory; `None` after the first call.
     pub fn take_shared_userfault(&mut self) -> Option<PeerFd> {
         self.shared_userfault.take()
     }
@@ -81,7 +81,7 @@ impl PagedProcess {
         let _ = pidfd_send_signal(&self.pidfd, Signal::KILL);
     }
 
-    /// What outlives the process, where another one uses its memory.
+    /// The process's memory, if another process still uses it.
     pub fn into_orphaned_memory(self) -> Option<OrphanedMemory> {
         self.userfault.and_then(OrphanedMemory::of)
     }
@@ -90,18 +90,18 @@ impl PagedProcess {
         slot_of(self.domain.raw())
     }
 
-    /// Returns true if `pid` is this process, and has this domain. The program may consist of several processes that
-    /// share its memory (`clone` with CLONE_VM): any of them may ask in its name.
-    pub fn is(&self, domain: RawDomainId, pid: Pid) -> bool {
+    /// Returns true if `pid` is a process of this program, which has this domain. A program may consist of several
+    /// processes that share its memory (`clone` with CLONE_VM): any of them may send requests for it.
+    pub fn matches(&self, domain: RawDomainId, pid: Pid) -> bool {
         let is_known = self.pid == pid || self.program == pid;
         self.domain.raw() == domain && (is_known || share_memory(self.program, pid))
     }
 }
 
-/// A process that shares memory is at most so many below the program whose memory it is.
+/// Most generations between a program and a process that shares its memory.
 const GENERATIONS: usize = 4;
 
-/// All of them, by slot.
+/// All processes that page, by slot.
 #[derive(Default)]
 pub(crate) struct ProcessTable(BTreeMap<SlotIndex, PagedProcess>);
 
@@ -118,16 +118,16 @@ impl ProcessTable {
         self.0.get_mut(&slot)
     }
 
-    /// Of a program: of its latest image, where pagers of earlier ones have not ended yet.
+    /// The process that pages a program: its latest image, where pagers of earlier ones have not ended yet.
     pub fn of(&self, program: Pid) -> Option<&PagedProcess> {
         let images = self.iter().filter(|member| member.program == program);
         images.max_by_key(|member| member.joined)
     }
 
-    /// Of a program, or of the one above it whose memory it shares (as a child of `vfork`, or of `clone` with CLONE_VM).
+    /// The process that pages a program, or that pages the ancestor whose memory it shares (as a child of `vfork`, or of `clone` with CLONE_VM).
     ///
     /// # Errors
-    /// Where there was nothing to find that by.
+    /// Where a shortage of descriptors or memory keeps it unknown.
     pub fn by_memory(&self, process: Pid) -> io::Result<Option<&PagedProcess>> {
         let mut above = process;
         for _ in 0..=GENERATIONS {
@@ -151,8 +151,8 @@ impl ProcessTable {
         self.0.remove(&slot)
     }
 
-    /// Its connection has hung up: it is ending, or has begun another image.
-    pub fn leaving(&mut self, slot: SlotIndex) {
+    /// The connection of a process has hung up: the process is ending, or has begun another image.
+    pub fn on_hang_up(&mut self, slot: SlotIndex) {
         if let Some(member) = self.0.get_mut(&slot) {
             member.leaving.get_or_insert_with(Instant::now);
         }
@@ -162,7 +162,7 @@ impl ProcessTable {
         self.iter().any(|member| member.leaving.is_some())
     }
 
-    /// Those whose connection hung up at least `ago`.
+    /// The slots whose connection hung up at least `ago`.
     pub fn left_since(&self, ago: Duration) -> Vec<SlotIndex> {
         let left =
             |member: &&PagedProcess| member.leaving.is_some_and(|since| since.elapsed() >= ago);
@@ -170,10 +170,9 @@ impl ProcessTable {
     }
 }
 
-/// The program that a pager process joins for: itself or, as it claims, its parent or the parent
-/// of that, where both have the same user, so that it may kill that program by a signal. A
-/// process with another user joins for itself alone. None where the program has ended, and its pager process is
-/// below a subreaper.
+/// The program that a pager process joins for: itself or, as it claims, its parent or grandparent, if both have
+/// the same user, so that the pager process may kill that program by a signal. A process of another user joins
+/// for itself only. `None` where the program has ended, and its pager process is below a subreaper.
 pub(crate) fn program_of(pid: Pid, place: ProgramPlace) -> Option<Pid> {
     let above = usize::from(place.above.min(2));
     let parent = |status: &ProcStatus| status.parent.and_then(ProcStatus::of);
@@ -184,10 +183,11 @@ pub(crate) fn program_of(pid: Pid, place: ProgramPlace) -> Option<Pid> {
     match below.and_then(|below| Some((below.parent?, parent(&below)?))) {
         Some((program, status)) if status.effective_user == own.effective_user => {
             let number = program.as_raw_nonzero().get() as u32;
-            let is_it = number == place.pid || process_tree::inner_pid(program) == Some(place.pid);
-            // What cloned the pager process was killed, and not the program.
+            let is_claimed =
+                number == place.pid || process_tree::inner_pid(program) == Some(place.pid);
+            // The process that cloned the pager process was killed, and the program was not.
             let orphaned = || Pid::from_raw(place.pid as i32).filter(|it| share_memory(*it, pid));
-            is_it.then_some(program).or_else(orphaned)
+            is_claimed.then_some(program).or_else(orphaned)
         }
         _ => Some(pid),
     }

@@ -1,7 +1,7 @@
-//! Which programs have memory: the table of the stats page by which parents wait for their children's ends.
+//! The programs that have memory: the table on the stats page by which parents wait for the end of their children.
 //!
-//! A program's memory is gone once its pager process is, unless the sampler reads its figures in /proc at that moment:
-//! the kernel keeps the memory for a reader. Then the sampler's thread, which is about to let go, makes the end known.
+//! A program's memory is freed when its pager process ends, unless the sampler reads its figures in /proc at that
+//! moment: the kernel keeps the memory for a reader. Then the sampler's thread publishes the end after the read.
 
 use link::MAX_PROCESSES;
 use link::handshake::SlotIndex;
@@ -13,29 +13,29 @@ use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use wired::futex;
 
-/// The table, as the supervisor's threads share it.
+/// The table, which the supervisor's threads share.
 pub(crate) struct ProgramEnds {
     stats_page: StatsPage,
     reading: Mutex<Reading>,
 }
 
-/// Of which processes /proc is read. The kernel keeps a process's memory for a reader of `stat` even.
+/// The processes whose /proc files are being read. The kernel keeps a process's memory even for a reader of `stat`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Readable {
-    /// Of none.
+    /// No process's.
     #[default]
     None,
-    /// Of one.
+    /// One process's.
     Process(Pid),
-    /// Of any.
+    /// Any process's.
     All,
 }
 
-/// What the sampler reads, and what has ended meanwhile.
+/// The read in progress, and the slots whose pager has ended meanwhile.
 #[derive(Default)]
 struct Reading {
     of: Readable,
-    /// An exec or two may fall into one read, each with a pager's end.
+    /// Several, since a program may execute more than once during one read.
     ended: Vec<SlotIndex>,
 }
 
@@ -48,13 +48,13 @@ impl ProgramEnds {
         })
     }
 
-    /// A program has a pager.
+    /// A program's pager has joined.
     pub fn on_joined(&self, slot: SlotIndex, program: Pid) {
         self.reading().ended.retain(|ended| *ended != slot);
         self.publish(slot, number(program));
     }
 
-    /// The pager process has ended, and with it the program's memory, but for a reader's.
+    /// The pager process has ended, and with it the program's memory, unless it is being read.
     pub fn on_ended(&self, slot: SlotIndex, program: Pid) {
         let mut reading = self.reading();
         let is_read = match reading.of {
@@ -68,7 +68,7 @@ impl ProgramEnds {
         }
     }
 
-    /// Reads what /proc has of processes. For one thread.
+    /// Runs `read`, which reads /proc files of the processes `of`. For one thread.
     pub fn read<T>(&self, of: Readable, read: impl FnOnce() -> T) -> T {
         self.reading().of = of;
         let figures = read();
@@ -100,36 +100,40 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_end_is_known_at_once_or_after_the_read_under_way() {
+    fn an_end_is_published_at_once_or_after_the_read_in_progress() {
         let (parent, fd) = StatsPage::create(MAX_PROCESSES).unwrap();
         let ends = ProgramEnds::attach(&fd).unwrap();
-        let there = |slot: usize| parent.programs()[slot].load(Ordering::Acquire);
+        let published = |slot: usize| parent.programs()[slot].load(Ordering::Acquire);
         let pid = |number| Pid::from_raw(number).unwrap();
 
         ends.on_joined(1, pid(40));
         ends.on_joined(2, pid(40));
         ends.on_joined(3, pid(50));
-        assert_eq!((there(1), there(2), there(3)), (40, 40, 50));
+        assert_eq!((published(1), published(2), published(3)), (40, 40, 50));
         ends.read(Readable::Process(pid(40)), || {
             ends.on_ended(3, pid(50));
-            assert_eq!(there(3), 0, "of another program");
+            assert_eq!(published(3), 0, "of another program");
             ends.on_ended(1, pid(40));
             ends.on_ended(2, pid(40));
-            assert_eq!((there(1), there(2)), (40, 40), "memory is being read");
+            assert_eq!(
+                (published(1), published(2)),
+                (40, 40),
+                "memory is being read"
+            );
         });
-        assert_eq!((there(1), there(2)), (0, 0));
+        assert_eq!((published(1), published(2)), (0, 0));
 
         ends.on_joined(1, pid(40));
         ends.read(Readable::All, || {
             ends.on_ended(1, pid(40));
-            assert_eq!(there(1), 40, "it may be read");
+            assert_eq!(published(1), 40, "it may be read");
             ends.on_joined(1, pid(60));
         });
-        assert_eq!(there(1), 60, "of the program that has the slot by now");
+        assert_eq!(published(1), 60, "of the program that has the slot by now");
         ends.read(Readable::All, || {
             ends.on_ended(1, pid(60));
-            assert_eq!(there(1), 60);
+            assert_eq!(published(1), 60);
         });
-        assert_eq!(there(1), 0);
+        assert_eq!(published(1), 0);
     }
 }

@@ -1,9 +1,9 @@
-//! Admits the processes of a tree, watches them, reclaims what they held.
+//! Admits the processes of a tree, watches them, and reclaims their resources.
 //!
 //! One descriptor to poll ([`Supervisor::fd`]) and one call when it is readable
-//! ([`Supervisor::dispatch`]), so that it fits into any loop. A process is watched twice, by
-//! its connection (it ends at exec too) and by its pidfd (it ends even where a copy of
-//! the connection survives in a child).
+//! ([`Supervisor::dispatch`]), so that it fits into any loop. A process is watched twice: by
+//! its connection, which closes at exec, too, and by its pidfd, which reports the process's end even
+//! where a copy of the connection survives in a child.
 
 mod admission;
 mod new_images;
@@ -43,28 +43,28 @@ use store::{Occupancy, SharedStore};
 use unclaimed::UnclaimedDomains;
 use wired::{Counter, Stage, StageHistogram};
 
-/// How long a process's threads may still be in user code after its connection has hung up. After an exec the process
-/// lives on, so its death cannot be waited for.
-const LAST_STEPS: Duration = Duration::from_millis(20);
+/// How long a process's threads may still run user code after its connection has hung up. After an exec the process
+/// continues to exist, so its end cannot be awaited.
+const EXEC_GRACE: Duration = Duration::from_millis(20);
 
 /// How often the supervisor checks for domains whose process never joined.
-const SWEEP: Duration = Duration::from_secs(1);
+const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 
 const PORT: u64 = 0;
 const LISTENER: u64 = 1;
 const LINK: u64 = 2;
 const CONNECTION: u64 = 1 << 32;
 const PIDFD: u64 = 2 << 32;
-const STRANGER: u64 = 3 << 32;
+const UNIDENTIFIED: u64 = 3 << 32;
 
-/// Connections and messages taken from one socket in a turn, before those of the others.
-const A_TURN: usize = 16;
+/// Most connections and messages taken from one socket in one dispatch.
+const MAX_PER_DISPATCH: usize = 16;
 
 /// The supervisor of one tree.
 pub struct Supervisor {
     settings: SupervisorConfig,
     watched: EpollSet,
-    doors: Listeners,
+    listeners: Listeners,
     connector: Option<Connector>,
     /// Events of processes that joined by the call itself.
     joined_by_call: Vec<TreeEvent>,
@@ -75,15 +75,15 @@ pub struct Supervisor {
     stats_fd: OwnedFd,
     program_ends: Arc<ProgramEnds>,
     members: ProcessTable,
-    /// Domains not yet reclaimed: a write of theirs is in flight, or another dead process holds a page of theirs.
+    /// Domains not yet reclaimed: they have a write in flight, or another dead process holds one of their pages.
     unfinished: Vec<DomainId>,
     unclaimed: UnclaimedDomains,
     new_images: NewImages,
     orphaned: Vec<(DomainId, OrphanedMemory)>,
-    strangers: BTreeMap<u64, UnidentifiedPeer>,
-    next_stranger: u64,
+    unidentified: BTreeMap<u64, UnidentifiedPeer>,
+    next_unidentified: u64,
     accepts_by_name: bool,
-    past: FinishedTotals,
+    finished: FinishedTotals,
     swept: Instant,
     links: Links,
     shared_memory: SharedMemory,
@@ -98,7 +98,7 @@ impl Supervisor {
             });
         }
         wired::clock::prepare();
-        // Frames of a contract come as they are granted.
+        // Under a contract the daemon grants frames after the start.
         let limit = settings.tenant.as_ref().map_or(settings.frames, |_| 0);
         let (ledger, ledger_fd) =
             Ledger::create_limited(settings.frames, limit, u32::from(MAX_PROCESSES) - 1)?;
@@ -107,18 +107,18 @@ impl Supervisor {
             .map_err(StartError::call("make the stats page's memory"))?;
         let program_ends =
             ProgramEnds::attach(&stats_fd).map_err(StartError::call("map the stats page"))?;
-        let doors =
-            Listeners::open().map_err(StartError::call("open the sockets processes come in by"))?;
+        let listeners = Listeners::open()
+            .map_err(StartError::call("open the sockets by which processes join"))?;
         let watched = EpollSet::new().map_err(StartError::call("make an epoll"))?;
         watched
-            .add(&doors.port, PORT)
+            .add(&listeners.port, PORT)
             .map_err(StartError::call("watch the port"))?;
         let tenant = settings.tenant.take();
         let page_client = settings.page_client.take();
         let mut it = Self {
             settings,
             watched,
-            doors,
+            listeners,
             connector: None,
             joined_by_call: Vec::new(),
             ledger,
@@ -132,10 +132,10 @@ impl Supervisor {
             unclaimed: UnclaimedDomains::default(),
             new_images: NewImages::default(),
             orphaned: Vec::new(),
-            strangers: BTreeMap::new(),
-            next_stranger: 0,
+            unidentified: BTreeMap::new(),
+            next_unidentified: 0,
             accepts_by_name: false,
-            past: FinishedTotals::default(),
+            finished: FinishedTotals::default(),
             swept: Instant::now(),
             links: Links::new(LINK),
             shared_memory: SharedMemory::default(),
@@ -158,7 +158,7 @@ impl Supervisor {
         self.watched.fd()
     }
 
-    /// When [`Supervisor::dispatch`] wants to be called though [`Supervisor::fd`] is quiet.
+    /// The time after which [`Supervisor::dispatch`] is to be called even if [`Supervisor::fd`] is not readable.
     pub fn next_timeout(&self) -> Duration {
         let busy = self.members.is_any_leaving()
             || !self.unfinished.is_empty()
@@ -167,7 +167,7 @@ impl Supervisor {
         let here = if busy {
             Duration::from_millis(2)
         } else {
-            SWEEP
+            SWEEP_INTERVAL
         };
         let links = self.links.next_timeout();
         links.map_or(here, |there| here.min(there))
@@ -178,7 +178,7 @@ impl Supervisor {
         self.links.set_fault_limits(limits, &self.stats_page);
     }
 
-    /// Tells a page client that the tree has ended. The socket's other end closes when the client ends.
+    /// Notifies a page client of the tree's end. The socket's other end closes when the client ends.
     pub fn end_page_client(&self) -> Option<BorrowedFd<'_>> {
         self.links.end_page_client()
     }
@@ -204,12 +204,12 @@ impl Supervisor {
         peak.unwrap_or_default()
     }
 
-    /// What a sampler reads.
+    /// The sources that a sampler reads.
     pub fn observed(&self) -> io::Result<Observed> {
         Observed::attach(&self.stats_fd, self.store().cloned(), &self.program_ends)
     }
 
-    /// Has compressed RAM sized, where it is part of the frames; without it pages go to the disk.
+    /// Starts the thread that sizes compressed RAM, where that is part of the frames; without the thread pages go to the disk.
     fn start_compressed_ram(&mut self) {
         let ram = self.settings.store.as_ref().and_then(|store| store.ram);
         if self.settings.ram_of_frames
@@ -229,49 +229,49 @@ impl Supervisor {
     }
 
     /// Gives a connection to the process whose call stopped at the filter. Where the call carries
-    /// the process's first message, the answer is there when the call returns.
+    /// the process's first message, the reply can be received when the call returns.
     pub fn connect(&mut self, request: ConnectionRequest) {
         let (ours, theirs) = match Connector::pair() {
             Ok((ours, theirs)) => (Some(PeerFd::new(ours, sockets::own_uid())), Ok(theirs)),
             Err(errno) => (None, Err(errno)),
         };
         match (ours, Hello::decode(request.message.as_slice())) {
-            (Some(ours), Some(hello)) => self.hello_of_call(ours, request.caller, hello),
-            // A library of another build, which waits for an answer.
+            (Some(ours), Some(hello)) => self.on_hello_by_call(ours, request.caller, hello),
+            // A library of another build, which waits for a reply.
             (Some(ours), None) if !request.message.as_slice().is_empty() => {
                 refuse(&ours, sockets::OTHER_BUILD);
             }
-            (Some(ours), None) => self.add_stranger(ours, None),
+            (Some(ours), None) => self.add_unidentified(ours, None),
             (None, _) => {}
         }
         if let Some(connector) = &self.connector {
-            connector.answer(request.id, theirs);
+            connector.complete(request.id, theirs);
         }
     }
 
-    /// Lets processes join by the name, too: where there is no filter.
+    /// Lets processes join by the socket's name, too, where there is no filter.
     pub fn listen(&mut self) -> io::Result<()> {
-        self.doors.listen()?;
+        self.listeners.listen()?;
         self.watch_listener()
     }
 
-    /// The variable that leads a process here through the filter.
+    /// The environment variable by which a process joins through the filter.
     pub fn filter_environment() -> Vec<(&'static str, OsString)> {
         sockets::filter_environment()
     }
 
     /// The end of the port that the tree inherits. Duplicate it, without close-on-exec,
     /// to the number given to [`Supervisor::environment`].
-    pub fn door(&self) -> BorrowedFd<'_> {
-        self.doors.inherited.as_fd()
+    pub fn inherited_port(&self) -> BorrowedFd<'_> {
+        self.listeners.inherited.as_fd()
     }
 
-    /// The variables that lead a process here, with the port at descriptor `number`.
+    /// The environment variables by which a process joins by sockets, with the port at descriptor `number`.
     pub fn environment(&self, number: i32) -> io::Result<Vec<(&'static str, OsString)>> {
-        self.doors.environment(number)
+        self.listeners.environment(number)
     }
 
-    /// Slots and pager processes of all that pages now; this process pages shared memory.
+    /// Slots and pager processes of all domains; this process is the pager of shared memory.
     pub fn members(&self) -> impl Iterator<Item = (SlotIndex, Pid)> + '_ {
         let shared = self.shared_memory.slot();
         let shared = shared.map(|slot| (slot, rustix::process::getpid()));
@@ -280,18 +280,18 @@ impl Supervisor {
         members.chain(shared)
     }
 
-    /// Wakes the pager of shared memory: the tree is careful from now on.
+    /// Wakes the pager of shared memory, so that it acknowledges the flag *careful*.
     pub fn ring_shared_memory(&self) {
         self.shared_memory.ring();
     }
 
-    /// Wakes the evictors of all processes: they notice what changed in the stats page.
+    /// Wakes the evictors of all processes, so that they read the stats page.
     pub fn wake_evictors(&self) {
         let domains = self.members.iter().map(|member| member.domain);
         domains.for_each(|domain| self.ledger.ring(domain));
     }
 
-    /// The domain that pages the memory of a process now; an error where there was nothing to find that by.
+    /// The domain that pages the memory of a process now; an error where a shortage of descriptors or memory keeps it unknown.
     pub fn domain_of(&self, process: Pid) -> std::io::Result<Option<DomainId>> {
         let member = self.members.by_memory(process)?;
         Ok(member.map(|member| member.domain))
@@ -308,28 +308,28 @@ impl Supervisor {
         members.map(|member| (member.slot(), member.program))
     }
 
-    /// Returns true if a process is the pager process beside a program, whose memory it shares.
+    /// Returns true if a process is the pager process of a program, and not the program itself.
     pub fn is_pager(&self, pid: Pid) -> bool {
         let beside = |member: &PagedProcess| member.pid == pid && member.program != pid;
         self.members.iter().any(beside)
     }
 
-    /// How many processes joined, in all.
+    /// The number of processes that joined.
     pub fn processes(&self) -> u64 {
-        self.past.processes
+        self.finished.processes
     }
 
-    /// A counter of the whole tree, of processes that have ended too.
+    /// A counter of the whole tree, including processes that have ended.
     pub fn counter(&self, counter: Counter) -> u64 {
         let members = self.members.iter().map(PagedProcess::slot);
         let slots = members.chain(self.shared_memory.slot());
         let now = slots.map(|slot| self.stats_page.block(slot).get(counter));
-        self.past.with(counter, now)
+        self.finished.with(counter, now)
     }
 
     /// The samples of a fault's stage, of the whole tree.
     pub fn stage(&self, stage: Stage) -> StageHistogram {
-        let mut histogram = self.past.stage(stage);
+        let mut histogram = self.finished.stage(stage);
         for member in self.members.iter() {
             histogram.add(self.stats_page.block(member.slot()).stage(stage));
         }
@@ -338,33 +338,33 @@ impl Supervisor {
 
     /// Handles pending messages, without blocking, and returns the events.
     pub fn dispatch(&mut self) -> Vec<TreeEvent> {
-        let mut happened = std::mem::take(&mut self.joined_by_call);
+        let mut events = std::mem::take(&mut self.joined_by_call);
         for token in self.watched.readable() {
             match (token, token & !0xffff_ffff) {
-                (PORT, _) => self.at_port(&mut happened),
-                (LISTENER, _) => self.at_listener(),
-                (_, STRANGER) => self.at_stranger(token, &mut happened),
-                (_, CONNECTION) => self.at_member(token as SlotIndex, &mut happened),
-                (_, PIDFD) => self.retire(token as SlotIndex, &mut happened),
+                (PORT, _) => self.on_port(&mut events),
+                (LISTENER, _) => self.on_listener(),
+                (_, UNIDENTIFIED) => self.on_unidentified(token, &mut events),
+                (_, CONNECTION) => self.on_member(token as SlotIndex, &mut events),
+                (_, PIDFD) => self.retire(token as SlotIndex, &mut events),
                 _ => {}
             }
         }
         self.links
-            .dispatch(&self.ledger, &self.stats_page, &self.watched, &mut happened);
-        for slot in self.members.left_since(LAST_STEPS) {
-            self.retire(slot, &mut happened);
+            .dispatch(&self.ledger, &self.stats_page, &self.watched, &mut events);
+        for slot in self.members.left_since(EXEC_GRACE) {
+            self.retire(slot, &mut events);
         }
-        self.finish();
-        self.admit_images(&mut happened);
+        self.retry_unfinished();
+        self.admit_images(&mut events);
         self.serve_orphaned();
-        if self.swept.elapsed() >= SWEEP {
+        if self.swept.elapsed() >= SWEEP_INTERVAL {
             self.sweep();
         }
-        happened
+        events
     }
 
-    fn at_member(&mut self, slot: SlotIndex, happened: &mut Vec<TreeEvent>) {
-        for _ in 0..A_TURN {
+    fn on_member(&mut self, slot: SlotIndex, events: &mut Vec<TreeEvent>) {
+        for _ in 0..MAX_PER_DISPATCH {
             let Some(member) = self.members.get_mut(slot) else {
                 return;
             };
@@ -374,22 +374,23 @@ impl Supervisor {
                         Some(ChildMessage::Lifeline) => member.keep_lifeline(fds),
                         Some(ChildMessage::Channel(depth)) => {
                             let depth = depth.min(u16::MAX.into()) as u16;
-                            let answer = fds.next();
-                            answer
+                            let reply = fds.next();
+                            reply
                                 .into_iter()
                                 .for_each(|it| self.links.open(slot, depth, it));
                         }
                         Some(ChildMessage::Shared(request)) => {
-                            self.at_shared_memory(slot, request, fds);
+                            self.on_shared_request(slot, request, fds);
                         }
-                        _ => happened
-                            .extend(TreeEvent::of_message(member.program, message.as_slice())),
+                        _ => {
+                            events.extend(TreeEvent::of_message(member.program, message.as_slice()))
+                        }
                     }
                 }
                 Err(Errno::AGAIN | Errno::INTR) => return,
                 _ => {
                     self.watched.remove(&member.connection);
-                    return self.members.leaving(slot);
+                    return self.members.on_hang_up(slot);
                 }
             }
         }

@@ -1,14 +1,14 @@
-//! The shared memory of a tree, as its supervisor has it: a domain of the ledger, whose pager is a thread of
-//! this process (`manager::shared_memory`).
+//! The shared memory of a tree: a domain of the ledger, whose pager is a thread of the supervisor
+//! (`manager::shared_memory`).
 //!
-//! The thread starts with the first memory that a process shares. The supervisor's own loop passes it
-//! requests and descriptors, and waits for none of them: answers are sent by that thread.
+//! The thread starts with the first memory that a process shares. The supervisor's loop passes
+//! requests and descriptors to it, and does not wait: the thread sends the replies.
 
 use crate::compressed_ram::AwaitedChannel;
 use crate::descriptor_reserve;
 use crate::links::Links;
 use crate::processes::PagedProcess;
-use crate::sockets::{answer, own_uid, refuse};
+use crate::sockets::{own_uid, refuse, send_reply};
 use crate::tree_store::TreeStore;
 use frames::{Contract, DomainId, Ledger};
 use host::fd_reaper::PeerFd;
@@ -36,11 +36,11 @@ pub(crate) enum SharedMemory {
     Unused,
     /// The pager runs, in a slot of the tree's tables.
     Runs(Mailbox, SlotIndex, Arc<StatsPage>),
-    /// It cannot run.
+    /// The pager cannot run, with the reason.
     Failed(String),
 }
 
-/// What the pager is made from.
+/// The parts of the tree that the pager uses.
 pub(crate) struct TreeParts<'a> {
     pub ledger: &'a Ledger,
     pub ledger_fd: &'a OwnedFd,
@@ -50,7 +50,7 @@ pub(crate) struct TreeParts<'a> {
     pub links: &'a mut Links,
 }
 
-/// The change that a process requests; none where it requests something else.
+/// The change that a process requests; `None` for requests of another kind.
 fn change_of(request: SharedRequest) -> Option<Change> {
     let range = |addr: u64, len: u64| addr as usize..addr.saturating_add(len) as usize;
     Some(match request {
@@ -86,7 +86,7 @@ fn change_of(request: SharedRequest) -> Option<Change> {
 }
 
 impl SharedMemory {
-    /// Serves a process's request; the pager answers most of them.
+    /// Serves a process's request; the pager replies to most of them.
     pub fn serve(
         &mut self,
         connection: PeerFd,
@@ -126,7 +126,7 @@ impl SharedMemory {
             (request, _) => change_of(request),
         };
         let Some(change) = change else {
-            return refuse(&connection, "this request is no change of shared memory");
+            return refuse(&connection, "this request does not change shared memory");
         };
         self.send(connection, None, |respond| Request::Change {
             slot,
@@ -154,7 +154,7 @@ impl SharedMemory {
             return refuse(&connection, text);
         }
         let Some(memory) = memory.into_quick() else {
-            let text = "the descriptor is no memory of the supervisor's: it has no seals";
+            let text = "the descriptor is not memory that the supervisor made: it has no seals";
             return refuse(&connection, text);
         };
         let uffd = member.take_shared_userfault();
@@ -172,7 +172,7 @@ impl SharedMemory {
         });
     }
 
-    /// Gives a process memory to share.
+    /// Makes memory for a process to share.
     fn create(&mut self, connection: &PeerFd, len: u64, tree: TreeParts<'_>) {
         if (len as usize) < LEAST_BYTES {
             return refuse(connection, "shared memory of less than 64 KiB is not paged");
@@ -187,13 +187,13 @@ impl SharedMemory {
             (Self::Failed(why), _) => refuse(connection, why),
             (_, Err(why)) => refuse(connection, &format!("no memory of {len} bytes: {why}")),
             (_, Ok(memory)) => {
-                answer(connection, Reply::Memory, &[memory.as_fd()]);
+                send_reply(connection, Reply::Memory, &[memory.as_fd()]);
             }
         }
     }
 
-    /// Passes a request on; the pager answers it on the connection. `unpaged`: how many bytes of a process's memory are not paged
-    /// where it is refused.
+    /// Passes a request to the pager, which replies on the connection. `unpaged` is a process's slot and the bytes of its memory
+    /// that stay unpaged if the request is refused.
     fn send(
         &self,
         connection: PeerFd,
@@ -205,7 +205,7 @@ impl SharedMemory {
                 let stats_page = Arc::clone(stats_page);
                 mailbox.send(request(Box::new(move |outcome| match outcome {
                     Ok(()) => {
-                        answer(&connection, Reply::Shared, &[]);
+                        send_reply(&connection, Reply::Shared, &[]);
                     }
                     Err(why) => {
                         if let Some((slot, bytes)) = unpaged {
@@ -215,7 +215,7 @@ impl SharedMemory {
                     }
                 })))
             }
-            Self::Unused => refuse(&connection, "this tree shares no memory"),
+            Self::Unused => refuse(&connection, "this tree has no shared memory"),
             Self::Failed(why) => refuse(&connection, why),
         }
     }
@@ -227,7 +227,7 @@ impl SharedMemory {
         }
     }
 
-    /// Wakes the pager: the tree is careful from now on.
+    /// Wakes the pager, so that it acknowledges the flag *careful*.
     pub fn ring(&self) {
         if let Self::Runs(mailbox, ..) = self {
             mailbox.ring();

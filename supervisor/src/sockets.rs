@@ -16,19 +16,19 @@ use std::ffi::OsString;
 pub(crate) const OTHER_BUILD: &str =
     "`selfpage` and libselfpage_preload.so are of different versions: install both from one build";
 
-/// Both sockets, from inside.
+/// The supervisor's ends of both sockets.
 pub(crate) struct Listeners {
-    /// Where first messages arrive, each with its connection and its sender.
+    /// The port, on which first messages arrive, each with its connection and its sender.
     pub port: OwnedFd,
-    /// The other end, for the tree to inherit.
+    /// The other end of the port, which the tree inherits.
     pub inherited: OwnedFd,
-    /// Where processes connect that lost the port.
+    /// The socket with a name, for processes that have closed the port.
     listener: Option<OwnedFd>,
     name: String,
 }
 
 impl Listeners {
-    /// Opens them.
+    /// Opens the port, and draws the name.
     pub fn open() -> io::Result<Self> {
         let (port, inherited) = seqpacket::pair()?;
         sockopt::set_socket_passcred(&port, true)?;
@@ -41,7 +41,7 @@ impl Listeners {
         })
     }
 
-    /// The variables that lead here, with the port at descriptor `number`.
+    /// The environment variables by which processes join, with the port at descriptor `number`.
     pub fn environment(&self, number: i32) -> io::Result<Vec<(&'static str, OsString)>> {
         let inode = rustix::fs::fstat(&self.inherited)?.st_ino;
         let port = format!("{number}:{inode}").into();
@@ -51,19 +51,19 @@ impl Listeners {
         ])
     }
 
-    /// From now on the name can be connected to. Every user of the machine can: so it is not
-    /// done where processes join through the filter.
+    /// Listens by the name. Every user of the machine can connect then, so this is not done where
+    /// processes join through the filter.
     pub fn listen(&mut self) -> io::Result<()> {
         self.listener = Some(listen(&self.name)?);
         Ok(())
     }
 
-    /// What can be connected to by the name.
+    /// The socket with the name, once it listens.
     pub fn listener(&self) -> Option<BorrowedFd<'_>> {
         self.listener.as_ref().map(AsFd::as_fd)
     }
 
-    /// The next process that has connected; `None` when there is none.
+    /// Accepts the next connection; `None` when none waits.
     pub fn accept(&self) -> Option<(PeerFd, Peer)> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let connection = rustix::net::accept_with(self.listener.as_ref()?, flags).ok()?;
@@ -73,7 +73,7 @@ impl Listeners {
     }
 }
 
-/// The variable by which processes join through the filter.
+/// The environment variable by which processes join through the filter.
 pub(crate) fn filter_environment() -> Vec<(&'static str, OsString)> {
     vec![(CONNECT_VARIABLE, BY_FILTER.into())]
 }
@@ -81,9 +81,9 @@ pub(crate) fn filter_environment() -> Vec<(&'static str, OsString)> {
 /// The process at the other end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Peer {
-    /// `None` for one in a process namespace that is not below this one.
+    /// `None` for a process in a PID namespace that is not below this one.
     pub pid: Option<Pid>,
-    /// Its user, as the kernel noted it; `None` where the process came by a call, which has none.
+    /// Its user, as the kernel recorded it; `None` where the process joined by a call, which does not have it.
     pub uid: Option<u32>,
 }
 
@@ -96,13 +96,13 @@ impl From<UCred> for Peer {
     }
 }
 
-/// Processes of other users that connect by the name must be at most so many generations
-/// below: to look up an ancestor costs, and any user may connect.
+/// Most generations between the supervisor and a process of another user that connects by the name: each
+/// look-up of an ancestor takes time, and any user may connect.
 const OTHERS_LEVELS: usize = 8;
 
 impl Peer {
     /// Returns true if a process that connected by the name is below this one. The user is checked
-    /// first: only root's processes become another's.
+    /// first: only a root supervisor has processes of other users.
     pub fn is_of_tree(&self) -> bool {
         let us = rustix::process::getpid();
         let own = rustix::process::geteuid();
@@ -115,13 +115,13 @@ impl Peer {
         })
     }
 
-    /// Its user, looked up where the kernel noted none: only an exec needs it. `None` if it has ended.
+    /// Its user, looked up where the kernel recorded none; only an exec needs it. `None` if the process has ended.
     pub fn user(&self) -> Option<u32> {
         let look_up = || self.pid.and_then(ProcStatus::of).map(|status| status.user);
         self.uid.or_else(look_up)
     }
 
-    /// As the kernel noted it when it connected.
+    /// The peer as the kernel recorded it at the connection.
     fn of(connection: &OwnedFd) -> Self {
         let mut it = libc::ucred {
             pid: 0,
@@ -147,7 +147,7 @@ impl Peer {
     }
 }
 
-/// A name in the abstract namespace: nothing to leave behind.
+/// A random name for the abstract namespace, in which no file stays behind.
 fn random_name() -> io::Result<String> {
     let mut random = [0u8; 16];
     rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
@@ -167,7 +167,7 @@ fn listen(name: &str) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Receives a message, without waiting, and the descriptors that came with it: its sender's, or this user's.
+/// Receives a message, without waiting, and its descriptors, charged to the sender's user, or to `uid` where it is unknown.
 pub(crate) fn receive(
     from: impl AsFd,
     uid: u32,
@@ -182,33 +182,33 @@ pub(crate) fn receive(
     Ok((message, fds.into_iter()))
 }
 
-/// The user of this process, whose tree it is.
+/// The user of this process, and so of the tree.
 pub(crate) fn own_uid() -> u32 {
     rustix::process::getuid().as_raw()
 }
 
-/// Answers a process. Returns true if the answer is sent: a peer that has died is noticed by its
-/// pidfd.
-pub(crate) fn answer(connection: impl AsFd, answer: Reply, fds: &[BorrowedFd<'_>]) -> bool {
-    try_answer(connection, answer, fds).is_ok()
+/// Replies to a process. Returns true if the reply was sent; the pidfd of a dead process reports its
+/// end.
+pub(crate) fn send_reply(connection: impl AsFd, reply: Reply, fds: &[BorrowedFd<'_>]) -> bool {
+    try_send_reply(connection, reply, fds).is_ok()
 }
 
-/// Answers a process that waits for nothing else.
+/// Replies to a process that waits for the reply.
 ///
 /// # Errors
 /// EPIPE where the process has ended; ETOOMANYREFS where the user's descriptors in flight stayed at
 /// their limit for a second, for which the supervisor's loop waits.
-pub(crate) fn try_answer(
+pub(crate) fn try_send_reply(
     connection: impl AsFd,
-    answer: Reply,
+    reply: Reply,
     fds: &[BorrowedFd<'_>],
 ) -> io::Result<()> {
-    let message = answer.encode();
+    let message = reply.encode();
     seqpacket::send(connection, message.as_slice(), fds, SendFlags::DONTWAIT)?;
     Ok(())
 }
 
-/// Refuses what a process requests.
+/// Refuses a process's request, with the reason.
 pub(crate) fn refuse(connection: impl AsFd, why: &str) {
-    answer(connection, Reply::Refused(why.as_bytes()), &[]);
+    send_reply(connection, Reply::Refused(why.as_bytes()), &[]);
 }

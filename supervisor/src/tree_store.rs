@@ -1,5 +1,5 @@
-//! The store of a tree, as its supervisor has it: the descriptors that processes receive, the fence
-//! around the swap file, and the most that the store held.
+//! The supervisor's part of a tree's store: the descriptors that processes receive, the fence
+//! around the swap file, and the peak of the store's contents.
 
 use crate::config::SupervisorConfig;
 use crate::daemon_link::ChannelUnavailable;
@@ -11,21 +11,21 @@ use std::io;
 use std::time::{Duration, Instant};
 use store::{Occupancy, SetupError, SharedStore, Store};
 
-/// How often, at most, the store is scanned because a process ends: a scan takes milliseconds
+/// The shortest time between two scans of the store at the ends of processes: a scan takes milliseconds
 /// for a store of gigabytes.
-const OFTEN: Duration = Duration::from_millis(200);
+const SCAN_INTERVAL: Duration = Duration::from_millis(200);
 
-/// The store.
+/// A tree's store.
 pub(crate) struct TreeStore {
     store: SharedStore,
     fds: Vec<OwnedFd>,
     fence: Option<Fence>,
     peak: Occupancy,
-    seen: Instant,
+    scanned: Instant,
 }
 
 impl TreeStore {
-    /// Makes the store that the settings name, where they name one.
+    /// Makes the store that the settings name, if they name one.
     pub fn create(settings: &SupervisorConfig) -> Result<Option<Self>, SetupError> {
         let Some(config) = &settings.store else {
             return Ok(None);
@@ -45,7 +45,7 @@ impl TreeStore {
             fds,
             fence,
             peak: Occupancy::default(),
-            seen: Instant::now(),
+            scanned: Instant::now(),
         }))
     }
 
@@ -53,7 +53,7 @@ impl TreeStore {
         &self.store
     }
 
-    /// The most that each tier held when a process ended.
+    /// The most that each tier held at the end of a process.
     pub fn peak(&self) -> Occupancy {
         self.peak
     }
@@ -83,11 +83,10 @@ impl TreeStore {
         self.fence.as_ref().is_none_or(|fence| fence.is_quiet(slot))
     }
 
-    /// Releases what the process that was in `slot` held, with no write of it in flight. Returns false if another process
-    /// has a page locked.
+    /// Releases the pages that the process that was in `slot` held, which has no write in flight. Returns false if another
+    /// process has a page locked.
     ///
-    /// The store's own wait is for the I/O of all processes, and keeps them from more meanwhile: only where the fence
-    /// cannot tell.
+    /// Only where the fence is incomplete the store itself waits for the I/O of all processes, and blocks new I/O meanwhile.
     pub fn retire(&self, slot: SlotIndex) -> bool {
         match self.fence.as_ref().is_some_and(Fence::is_complete) {
             true => self.store.retire_quiet(slot),
@@ -95,11 +94,11 @@ impl TreeStore {
         }
     }
 
-    /// Notes what the store holds before a process's pages go: a short program's are seen by no
-    /// sample.
+    /// Samples the store before a process's pages are released: no other sample may see those of a short
+    /// program.
     pub fn note_peak(&mut self, is_last: bool) {
-        if is_last || self.seen.elapsed() > OFTEN {
-            self.seen = Instant::now();
+        if is_last || self.scanned.elapsed() > SCAN_INTERVAL {
+            self.scanned = Instant::now();
             self.peak = self.peak.max(self.store.occupancy());
         }
     }

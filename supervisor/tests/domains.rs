@@ -1,4 +1,4 @@
-//! Domains of images and of forks' children: admitted, waited for, taken back.
+//! Domains of images and of forks' children: their admission, the wait for one, and their reclaim.
 
 // A refusal carries its text in place.
 #![allow(clippy::result_large_err)]
@@ -16,7 +16,7 @@ use rustix::process::Pid;
 use std::time::{Duration, Instant};
 use supervisor::{Supervisor, TreeEvent};
 
-/// What a child exits with.
+/// A child's exit status.
 fn status_of(child: Pid) -> i32 {
     let mut status = 0;
     // SAFETY: our own child and a local word.
@@ -63,17 +63,17 @@ fn a_forks_child_takes_the_slot_its_parent_reserved() {
 }
 
 #[test]
-fn more_images_than_the_contract_has_minimums_for_wait_and_are_refused_with_the_figures() {
+fn an_image_beyond_the_contracts_minimums_waits_and_is_refused_with_the_figures() {
     let mut supervisor = start(link::MIN_FRAMES, None);
     let port = port(&supervisor, true);
     let only = join(port, OWN_IMAGE);
     until(&mut supervisor, |h| h.iter().any(joined));
     let another = child(|| {
         let refused = port.join(OWN_IMAGE);
-        let is_told =
+        let is_explained =
             matches!(refused, Err(JoinError::Refused(text)) if text.as_str().contains("--frames"));
         // SAFETY: ends the child.
-        unsafe { libc::_exit(if is_told { 7 } else { 8 }) };
+        unsafe { libc::_exit(if is_explained { 7 } else { 8 }) };
     });
     let _only = only.join().unwrap().unwrap();
     until(&mut supervisor, |h| {
@@ -107,7 +107,7 @@ fn an_image_takes_the_domain_of_a_process_that_ends_meanwhile() {
 }
 
 #[test]
-fn the_domain_of_a_child_that_is_killed_before_it_joins_comes_back_while_its_parent_lives() {
+fn the_domain_of_a_child_that_is_killed_before_it_joins_is_reclaimed_while_its_parent_runs() {
     let mut supervisor = start(1024, None);
     let port = port(&supervisor, true);
     let parent = join(port, OWN_IMAGE);

@@ -1,4 +1,4 @@
-//! What a process that ends gives back at once, and what waits until none of its I/O is in flight.
+//! The resources of an ended process: its frames are reclaimed at once, the others when none of its I/O is in flight.
 
 // A refusal carries its text in place.
 #![allow(clippy::result_large_err)]
@@ -45,7 +45,7 @@ fn left(event: &TreeEvent) -> bool {
 }
 
 #[test]
-fn the_frames_of_a_process_that_ends_are_free_while_its_reads_wait_for_a_silent_server() {
+fn the_frames_of_an_ended_process_are_free_while_its_reads_wait_for_a_silent_server() {
     let (socket, client) = seqpacket::pair().unwrap();
     let mut supervisor = Supervisor::start(SupervisorConfig {
         page_client: Some(PageClientConnection {
@@ -82,7 +82,7 @@ fn the_frames_of_a_process_that_ends_are_free_while_its_reads_wait_for_a_silent_
     let (first, is_open) = reader.join().unwrap();
     assert!(is_open);
 
-    // It ends, and its channel has I/O in flight until the server is heard of again.
+    // The process ends, and its channel has I/O in flight until the server closes it.
     drop(first);
     until(&mut supervisor, |h| h.iter().any(left));
     assert_eq!(supervisor.ledger().owned(), 0);

@@ -1,4 +1,4 @@
-//! The limits of a tree's faults, as its processes meet them.
+//! The limits of a tree's faults, applied by its processes.
 
 mod common;
 
@@ -10,7 +10,7 @@ use std::sync::atomic::AtomicU64;
 use supervisor::fault_limits::TreeFaultLimits;
 
 #[test]
-fn a_process_that_ends_while_its_faults_wait_leaves_their_places_to_the_others() {
+fn the_bookings_of_a_process_that_ends_while_its_faults_wait_are_freed() {
     let mut supervisor = start(1024, None);
     let rate = "2/1s,tree=2".parse().ok();
     supervisor.set_fault_limits(TreeFaultLimits::admit(rate, None, 1).unwrap());

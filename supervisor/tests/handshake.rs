@@ -1,4 +1,4 @@
-//! Processes come in and go, over the real sockets. One test process plays both sides,
+//! Processes join and leave over the real sockets. One test process plays both sides,
 //! forking where a real child is needed.
 
 // A refusal carries its text in place.
@@ -28,7 +28,7 @@ fn image_of(program: Pid) -> Hello {
 }
 
 #[test]
-fn a_process_comes_in_by_either_door_and_is_taken_back_when_its_connection_ends() {
+fn a_process_joins_by_either_socket_and_is_reclaimed_when_its_connection_closes() {
     for both in [true, false] {
         let mut supervisor = start(1024, None);
         let thread = join(port(&supervisor, both), OWN_IMAGE);
@@ -49,10 +49,10 @@ fn a_process_comes_in_by_either_door_and_is_taken_back_when_its_connection_ends(
             .send(ChildMessage::Notice(b"hello"))
             .unwrap();
         drop(member);
-        let happened = until(&mut supervisor, |h| {
+        let events = until(&mut supervisor, |h| {
             h.iter().any(|e| matches!(e, TreeEvent::Left { .. }))
         });
-        assert!(happened.contains(&TreeEvent::Notice {
+        assert!(events.contains(&TreeEvent::Notice {
             pid: getpid(),
             text: "hello".into()
         }));
@@ -73,8 +73,8 @@ fn a_second_image_of_one_process_takes_the_place_of_the_first() {
     until(&mut supervisor, |h| h.iter().any(joined));
     let first = first.join().unwrap().unwrap();
     let second = join(port, OWN_IMAGE);
-    let happened = until(&mut supervisor, |h| h.iter().any(joined));
-    assert!(matches!(happened[0], TreeEvent::Left { .. }));
+    let events = until(&mut supervisor, |h| h.iter().any(joined));
+    assert!(matches!(events[0], TreeEvent::Left { .. }));
     second.join().unwrap().unwrap();
     drop(first);
 }
@@ -89,7 +89,7 @@ fn send_by_name(name: &[u8], fd: rustix::fd::BorrowedFd<'_>) -> rustix::fd::Owne
     connection
 }
 
-/// A descriptor whose close takes a minute comes with a message, and no other process has it. Another
+/// Sends a descriptor whose close takes a minute, and which no other process has. Checks that another
 /// process is admitted meanwhile.
 fn serves_while_it_closes(
     send: impl FnOnce(&Supervisor, rustix::fd::OwnedFd) -> Option<rustix::fd::OwnedFd>,
@@ -108,10 +108,16 @@ fn serves_while_it_closes(
 }
 
 #[test]
-fn what_a_process_of_the_tree_sends_is_closed_beside_the_loop() {
+fn descriptors_from_a_process_of_the_tree_are_closed_outside_the_loop() {
     serves_while_it_closes(|supervisor, slow| {
         let flags = rustix::net::SendFlags::empty();
-        host::seqpacket::send(supervisor.door(), b"garbage", &[slow.as_fd()], flags).unwrap();
+        host::seqpacket::send(
+            supervisor.inherited_port(),
+            b"garbage",
+            &[slow.as_fd()],
+            flags,
+        )
+        .unwrap();
         None
     });
     serves_while_it_closes(|supervisor, slow| {
@@ -121,7 +127,7 @@ fn what_a_process_of_the_tree_sends_is_closed_beside_the_loop() {
 }
 
 #[test]
-fn what_a_process_of_another_tree_sends_is_closed_beside_the_loop() {
+fn descriptors_from_a_process_of_another_tree_are_closed_outside_the_loop() {
     serves_while_it_closes(|supervisor, slow| {
         let name = &supervisor.environment(0).unwrap()[1].1;
         let (sent, send) = std::io::pipe().unwrap();
@@ -155,15 +161,14 @@ fn send_byte(to: &std::io::PipeWriter) {
     to.write_all(&[1]).unwrap();
 }
 
-/// Sleeps until its parent ends.
-/// A socket whose peer's end kills `program`, and the peer.
+/// A socket whose peer's close kills `program`, and the peer.
 fn lifeline(program: Pid) -> (rustix::fd::OwnedFd, rustix::fd::OwnedFd) {
     const F_SETSIG: i32 = 10;
     let (end, peer) = host::seqpacket::pair().unwrap();
     let fcntl = |command: i32, argument: i32| {
         // SAFETY: changes the socket alone.
-        let answer = unsafe { libc::fcntl(end.as_raw_fd(), command, argument) };
-        assert!(answer >= 0);
+        let result = unsafe { libc::fcntl(end.as_raw_fd(), command, argument) };
+        assert!(result >= 0);
     };
     fcntl(libc::F_SETOWN, program.as_raw_nonzero().get());
     fcntl(F_SETSIG, libc::SIGKILL);
@@ -172,17 +177,21 @@ fn lifeline(program: Pid) -> (rustix::fd::OwnedFd, rustix::fd::OwnedFd) {
 }
 
 #[test]
-fn a_program_outlives_the_pager_process_of_an_image_whose_lifeline_comes_with_the_next() {
+fn a_program_survives_the_pager_of_its_previous_image_though_that_lifeline_arrives_after_the_next_image()
+ {
     let mut supervisor = start(1024, None);
     let port = port(&supervisor, true);
-    let [(reports, report), (tied, tie), (begun, begin)] =
-        [(); 3].map(|()| std::io::pipe().unwrap());
+    let [
+        (reports, report),
+        (may_send_lifeline, allow_lifeline),
+        (may_begin, allow_begin),
+    ] = [(); 3].map(|()| std::io::pipe().unwrap());
     let program = child(|| {
         let program = getpid();
         child(|| {
             let joined = port.join(image_of(program)).unwrap();
             send_byte(&report);
-            await_byte(&tied);
+            await_byte(&may_send_lifeline);
             let (end, _peer) = lifeline(program);
             joined
                 .connection
@@ -192,7 +201,7 @@ fn a_program_outlives_the_pager_process_of_an_image_whose_lifeline_comes_with_th
             sleep();
         });
         child(|| {
-            await_byte(&begun);
+            await_byte(&may_begin);
             let _joined = port.join(image_of(program)).unwrap();
             sleep();
         });
@@ -201,13 +210,13 @@ fn a_program_outlives_the_pager_process_of_an_image_whose_lifeline_comes_with_th
     until(&mut supervisor, |h| h.iter().any(joined));
     await_byte(&reports);
     // The next image's message is in the queue before the lifeline.
-    send_byte(&begin);
+    send_byte(&allow_begin);
     let mut fds = [rustix::event::PollFd::from_borrowed_fd(
         supervisor.fd(),
         rustix::event::PollFlags::IN,
     )];
     rustix::event::poll(&mut fds, None).unwrap();
-    send_byte(&tie);
+    send_byte(&allow_lifeline);
     await_byte(&reports);
     until(&mut supervisor, |h| {
         h.iter().any(joined) && h.iter().any(|e| matches!(e, TreeEvent::Left { .. }))
@@ -221,7 +230,7 @@ fn a_program_outlives_the_pager_process_of_an_image_whose_lifeline_comes_with_th
 }
 
 #[test]
-fn a_process_that_dies_leaves_though_its_connection_lives_on_elsewhere() {
+fn a_dead_process_is_reclaimed_though_a_copy_of_its_connection_stays_open() {
     let mut supervisor = start(1024, None);
     let mut child: Child = Command::new("sleep").arg("1000").spawn().unwrap();
     let pid = Pid::from_child(&child);
@@ -286,11 +295,11 @@ fn a_process_under_the_filter_needs_neither_a_descriptor_nor_a_name() {
         .serve_filter(listener.try_clone().unwrap())
         .unwrap();
     let mut notifier = supervisor::direct_io_filter::Notifier::new(listener);
-    let (mut happened, begin) = (Vec::new(), Instant::now());
-    let said =
+    let (mut events, begin) = (Vec::new(), Instant::now());
+    let is_in =
         |event: &TreeEvent| matches!(event, TreeEvent::Notice { text, .. } if text == "is in");
-    while !happened.iter().any(said) {
-        assert!(begin.elapsed() < Duration::from_secs(20), "{happened:?}");
+    while !events.iter().any(is_in) {
+        assert!(begin.elapsed() < Duration::from_secs(20), "{events:?}");
         if is_readable(notifier.fd()) {
             notifier.receive(supervisor.stats_page()).unwrap();
         }
@@ -298,9 +307,9 @@ fn a_process_under_the_filter_needs_neither_a_descriptor_nor_a_name() {
         requests
             .into_iter()
             .for_each(|request| supervisor.connect(request));
-        happened.extend(supervisor.dispatch());
+        events.extend(supervisor.dispatch());
         std::thread::sleep(Duration::from_millis(1));
     }
-    assert!(matches!(happened[0], TreeEvent::Joined { pid, .. } if pid == process));
+    assert!(matches!(events[0], TreeEvent::Joined { pid, .. } if pid == process));
     end(process);
 }

@@ -47,10 +47,10 @@ fn serve<T: Send>(supervisor: &mut Supervisor, client: impl FnOnce() -> T + Send
     })
 }
 
-/// What a process has once it has joined with a pager of shared memory.
+/// A process that has joined with a userfaultfd for shared memory.
 struct Member {
     joined: Joined,
-    /// Ends with the member, and the supervisor has the other end.
+    /// Closed with the member; the supervisor has the other end.
     _lifeline: OwnedFd,
 }
 
@@ -91,7 +91,7 @@ impl Member {
 
     fn create(&self, len: usize) -> Result<OwnedFd, JoinError> {
         let created = self.request(SharedRequest::Create { len: len as u64 });
-        created.map(|memory| memory.expect("memory comes with the answer"))
+        created.map(|memory| memory.expect("memory comes with the reply"))
     }
 
     fn share(&self, at: usize, memory: &OwnedFd) -> Result<Option<OwnedFd>, JoinError> {
@@ -124,12 +124,12 @@ fn word(at: usize, page: usize) -> *mut u64 {
     (at + page * PAGE + 8 * (page % 512)) as *mut u64
 }
 
-fn refusal(answer: Result<Option<OwnedFd>, JoinError>) -> String {
-    answer.unwrap_err().to_string()
+fn refusal(result: Result<Option<OwnedFd>, JoinError>) -> String {
+    result.unwrap_err().to_string()
 }
 
 #[test]
-fn memory_beyond_the_frames_is_what_was_stored_and_frames_return_with_it() {
+fn memory_beyond_the_frames_reads_as_written_and_its_frames_are_freed_by_munmap() {
     let (mut supervisor, port) = start();
     let owned = serve(&mut supervisor, || {
         let member = member(port)?;
@@ -181,7 +181,7 @@ fn member_owned(member: &Member) -> u32 {
 }
 
 #[test]
-fn what_is_no_memory_of_the_supervisors_is_refused() {
+fn memory_that_the_supervisor_did_not_make_is_refused() {
     let (mut supervisor, port) = start();
     serve(&mut supervisor, || {
         let Some(member) = member(port) else { return };

@@ -1,4 +1,4 @@
-//! The process that the user started: stands for the program towards its terminal and its shell.
+//! The process that the user started, which stands for the program towards its terminal and its shell.
 //!
 //! Program and front process are in one process group. So the program receives the terminal's
 //! signals (interrupt, quit, stop, window size) directly, and the supervisor forwards only signals
@@ -8,7 +8,7 @@ use super::group_signals::GroupWitness;
 use super::ipc::Message;
 use super::limits;
 use super::signals::{Signals, die_by};
-use super::supervise::{TO_END, supervise};
+use super::supervise::{END_SIGNALS, supervise};
 use super::{FinishedRun, OWN_FAILURE, RunSpec};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -26,8 +26,8 @@ pub const KILL_LIMIT: Duration = Duration::from_secs(10);
 /// Longest time from the close of a process's sockets to its death.
 const EXIT_GRACE: Duration = Duration::from_secs(1);
 
-/// Runs a program, and returns with its status, or ends as it ended. `report` is called in the
-/// supervisor, when the last process of the tree has ended; where it fails, a program's success is this process's failure.
+/// Runs a program, and returns its status, or ends by the signal that ended it. `report` is called in the
+/// supervisor when the last process of the tree has ended; where it fails, a program's success is this process's failure.
 pub fn run(
     spec: RunSpec,
     report: impl FnOnce(FinishedRun<'_>) -> Result<(), Box<dyn Error>>,
@@ -43,26 +43,24 @@ pub fn run(
     let (group, witness) = GroupWitness::start()
         .map_err(|errno| format!("cannot start the group witness: {errno}"))?;
     let (mine, theirs) = host::seqpacket::pair()?;
-    // SAFETY: this process has one thread, so the child may go on as it likes.
+    // SAFETY: this process has one thread, so the child may run any code.
     match unsafe { libc::fork() } {
         -1 => Err(format!("cannot fork: {}", std::io::Error::last_os_error()).into()),
         0 => {
             drop((mine, signals));
-            // A supervisor that is stopped goes on when this process is killed, and ends the tree; one that runs takes
-            // no note of it.
+            // A stopped supervisor continues when this process is killed, and ends the tree; a running one ignores the
+            // signal.
             let _ = set_parent_process_death_signal(Some(Signal::CONT));
             let status = supervise(spec, theirs, group, inherited, &inherited_fds, report);
             std::process::exit(status)
         }
         supervisor => {
             let killer = match spec.daemon {
-                Some(_) => {
-                    "by the system's daemon for a contract that was not kept (its log says so), by a user"
-                }
+                Some(_) => "by the daemon for a violated contract (see its log), by a user",
                 None => "by a user",
             };
             drop((theirs, group, spec, report));
-            // Readers of the program's output must see its end of file, not ours.
+            // Readers of the program's output must see end of file when the program closes it.
             release(&inherited_fds);
             let supervisor = Pid::from_raw(supervisor).ok_or("fork gave no process")?;
             let children = Children {
@@ -77,7 +75,7 @@ pub fn run(
 /// The children of the front process.
 struct Children {
     supervisor: Pid,
-    /// The group witness, which ends with it.
+    /// The group witness, which ends with the front process.
     witness: Pid,
 }
 
@@ -128,12 +126,12 @@ fn watch(control: &OwnedFd, signals: &Signals, children: &Children, killer: &str
 
 /// Returns true if a signal requests termination and this process was not started to ignore it.
 fn requests_end(signal: i32) -> bool {
-    let ends = TO_END.iter().any(|one| one.as_raw() == signal);
+    let ends = END_SIGNALS.iter().any(|one| one.as_raw() == signal);
     ends && !host::signals::is_ignored(signal)
 }
 
-/// Ends by `signal` before the program was started: the supervisor may wait for its contract for long, and has
-/// nothing yet that outlives it.
+/// Ends by `signal` before the program was started: the supervisor may wait long for its contract, and has
+/// made nothing yet that outlives it.
 fn cancel(children: &Children, signal: i32) -> ExitCode {
     let _ = kill_process(children.supervisor, Signal::KILL);
     children.await_release();
@@ -142,9 +140,9 @@ fn cancel(children: &Children, signal: i32) -> ExitCode {
     end(signal)
 }
 
-/// Waits for the end of a child whose tree has ended: the supervisor's room in the swap file and the memory of compressed
-/// pages are free then, for whatever is started next. A pidfd is readable once the last thread has ended. The
-/// child is reaped: not every first process of a container does that.
+/// Waits for the end of a child whose tree has ended: its room in the swap file and the memory of compressed
+/// pages are free then, for the next run. A pidfd is readable once the last thread has ended. The
+/// child is reaped here, since the first process of a container may not do that.
 fn await_release(child: Pid) {
     let Ok(pidfd) = pidfd_open(child, PidfdFlags::empty()) else {
         return;
@@ -154,20 +152,20 @@ fn await_release(child: Pid) {
     let _ = waitpid(Some(child), WaitOptions::NOHANG);
 }
 
-/// Reports that the supervisor is gone without a message: it was killed; `killer` describes it.
+/// Reports that the supervisor has ended without a message: it was killed. `killer` names the likely causes.
 fn orphaned(supervisor: Pid, killer: &str) -> ExitCode {
     let end = how_it_ended(supervisor, killer);
     host::process_tree::kill_below(KILL_LIMIT);
     host::cpu_reservation::release(std::process::id());
     tracing::error!(
         "the supervisor of this run (process {}) {end}, so the program and all that it started were ended: \
-         without it nothing takes back what a process that dies leaves behind",
+         without it nothing reclaims the frames of dead processes",
         supervisor.as_raw_nonzero()
     );
     ExitCode::from(OWN_FAILURE)
 }
 
-/// The supervisor's end in words. Its socket closes shortly before it can be waited for.
+/// Describes the supervisor's end. Its socket closes shortly before it can be reaped.
 fn how_it_ended(supervisor: Pid, killer: &str) -> String {
     let begin = Instant::now();
     while begin.elapsed() < EXIT_GRACE {
@@ -191,7 +189,7 @@ fn how_it_ended(supervisor: Pid, killer: &str) -> String {
             Err(_) => break,
         }
     }
-    "does not answer any more".into()
+    "does not reply any more".into()
 }
 
 /// Ends as the program ended.
@@ -213,7 +211,7 @@ pub fn open_descriptors() -> Vec<RawFd> {
         .flatten()
         .filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     let numbers: Vec<RawFd> = numbers.collect();
-    // The folder's own is among them, and closed by now.
+    // The descriptor of the folder is among them, and closed by now.
     // SAFETY: queries a descriptor number.
     numbers
         .into_iter()
@@ -225,7 +223,7 @@ pub fn open_descriptors() -> Vec<RawFd> {
 /// streams except standard error.
 pub fn release(inherited: &[RawFd]) {
     for fd in inherited {
-        // SAFETY: inherited, so nothing in this process owns it.
+        // SAFETY: inherited, so no code of this process owns it.
         unsafe { libc::close(*fd) };
     }
     use rustix::fs::{Mode, OFlags, open};
@@ -233,12 +231,12 @@ pub fn release(inherited: &[RawFd]) {
         return;
     };
     for stream in [0, 1] {
-        // SAFETY: the standard streams are this program's own; nothing else owns them.
+        // SAFETY: no code of this process owns the standard streams.
         unsafe { libc::dup2(rustix::fd::AsRawFd::as_raw_fd(&null), stream) };
     }
 }
 
-/// Front process and supervisor use it to wait on a descriptor that may be absent.
-pub fn borrowed<'a>(fd: Option<BorrowedFd<'a>>, fds: &mut Vec<PollFd<'a>>) {
+/// Adds a descriptor that may be absent to those to poll.
+pub fn add_poll_fd<'a>(fd: Option<BorrowedFd<'a>>, fds: &mut Vec<PollFd<'a>>) {
     fds.extend(fd.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
 }

@@ -1,9 +1,9 @@
-//! What is sent to the program's process group. It reaches the program by itself, so it is not to be forwarded as what is
-//! sent to the front process alone is; that process's own signals do not show the difference.
+//! Distinguishes signals to the program's process group from signals to the front process alone. The former reach the
+//! program without help and must not be forwarded; the latter must. The front process receives both alike.
 //!
-//! The supervisor has left the group (`start.rs`). So one more process is in it, the *group witness*, which receives
-//! what the group does, and reports it when the supervisor requests it. Patterns that match `selfpage` do not match it:
-//! what they send to front process and supervisor is not sent to the group.
+//! The supervisor has left the group (`start.rs`). So another process is in it, the *group witness*, which receives
+//! the group's signals, and reports them when the supervisor requests it. Its name does not match the pattern `selfpage`,
+//! so a `pkill` by that pattern reaches front process and supervisor only, and does not count as a signal to the group.
 
 use super::front_process::open_descriptors;
 use super::ipc::{Message, SignalInfo};
@@ -16,14 +16,14 @@ use rustix::io;
 use rustix::process::{Pid, Signal, getpid, getppid, set_parent_process_death_signal};
 use std::time::{Duration, Instant};
 
-/// Most time between the arrivals at front process and witness of one signal sent to their group, while the front process
-/// is not stopped.
+/// Most time between the arrivals of one signal to the group at the front process and at the witness, while the front
+/// process is not stopped.
 const MATCH_WINDOW: Duration = Duration::from_millis(200);
 
-/// Longest wait for the witness, which does nothing else.
-const ANSWER_TIMEOUT: Duration = Duration::from_millis(200);
+/// Longest wait for a report of the witness, which does no other work.
+const REPORT_TIMEOUT: Duration = Duration::from_millis(200);
 
-/// The witness, as the supervisor knows it.
+/// The supervisor's connection to the witness.
 pub struct GroupWitness {
     socket: OwnedFd,
     /// The number of the last request.
@@ -35,7 +35,7 @@ impl GroupWitness {
     pub fn start() -> io::Result<(Self, Pid)> {
         let (ours, theirs) = seqpacket::pair()?;
         let front = getpid();
-        // SAFETY: this process has one thread, so the child may go on as it likes.
+        // SAFETY: this process has one thread, so the child may run any code.
         match unsafe { libc::fork() } {
             -1 => Err(host::last_errno()),
             0 => {
@@ -59,27 +59,29 @@ impl GroupWitness {
         }
     }
 
-    /// Returns true if the group received a signal that the front process received; once for each time.
+    /// Returns true if the group received a signal that the front process received; each arrival counts once.
     pub fn has_received(&mut self, signal: SignalInfo) -> bool {
         self.request_report(signal) || {
-            // The kernel may still be delivering it to the group.
+            // The kernel may still be delivering the signal to the group.
             std::thread::sleep(Duration::from_millis(1));
             self.request_report(signal)
         }
     }
 
     fn request_report(&mut self, signal: SignalInfo) -> bool {
-        let limit = Timespec::try_from(ANSWER_TIMEOUT).ok();
+        let limit = Timespec::try_from(REPORT_TIMEOUT).ok();
         self.last_request = self.last_request.wrapping_add(1);
-        let request = Message::IsOfGroup(self.last_request, signal);
+        let request = Message::HasGroupReceived(self.last_request, signal);
         let mut is_connected = request.send(&self.socket).is_ok();
         let mut ready = [PollFd::new(&self.socket, PollFlags::IN)];
         while is_connected && poll(&mut ready, limit.as_ref()).is_ok_and(|ready| ready > 0) {
             match Message::receive(&self.socket) {
-                Ok(Some(Message::OfGroup(number, found))) if number == self.last_request => {
+                Ok(Some(Message::GroupHasReceived(number, found)))
+                    if number == self.last_request =>
+                {
                     return found;
                 }
-                // An answer that came too late, or none yet.
+                // A late report of an earlier request, or no message yet.
                 Ok(_) => {}
                 Err(_) => is_connected = false,
             }
@@ -88,8 +90,8 @@ impl GroupWitness {
     }
 }
 
-/// The witness: answers from what it has received lately, until the supervisor or the front process ends.
-/// It reads signals as they come: a second one of a number that waits is lost.
+/// The witness's loop: reports the signals that it has received lately, until the supervisor or the front process ends.
+/// It reads signals as they arrive, since a second signal of a pending number is lost.
 fn serve(supervisor: &OwnedFd, front: Pid) {
     let _ = set_parent_process_death_signal(Some(Signal::KILL));
     let Ok(signals) = Signals::open() else { return };
@@ -112,21 +114,21 @@ fn serve(supervisor: &OwnedFd, front: Pid) {
         while let Some(signal) = signals.next() {
             received.signals.push((Instant::now(), signal));
         }
-        let answered = match Message::receive(supervisor) {
-            Ok(Some(Message::IsOfGroup(number, signal))) => {
-                Message::OfGroup(number, received.take(signal)).send(supervisor)
+        let replied = match Message::receive(supervisor) {
+            Ok(Some(Message::HasGroupReceived(number, signal))) => {
+                Message::GroupHasReceived(number, received.take(signal)).send(supervisor)
             }
             Ok(_) => Ok(()),
-            Err(gone) => Err(gone),
+            Err(closed) => Err(closed),
         };
-        if answered.is_err() {
+        if replied.is_err() {
             return;
         }
     }
 }
 
-/// What the witness has received lately. The front process receives the same, but nothing while it is stopped (a job's
-/// ^Z): ages count again from its continuation.
+/// The signals that the witness has received lately. The front process receives the same ones, but none while it is
+/// stopped (a job's ^Z): ages count again from its continuation.
 #[derive(Default)]
 struct Received {
     signals: Vec<(Instant, SignalInfo)>,
@@ -135,13 +137,13 @@ struct Received {
 }
 
 impl Received {
-    /// How long until one expires; None while none can.
+    /// The time until the first signal expires; `None` while no signal can.
     fn expiry(&self) -> Option<Duration> {
         let oldest = self.signals.iter().map(|(when, _)| *when).min()?;
         (!self.is_front_stopped).then(|| MATCH_WINDOW.saturating_sub(oldest.elapsed()))
     }
 
-    /// Forgets what is older than the window.
+    /// Drops signals that are older than the window.
     fn expire(&mut self, now: Instant, is_front_stopped: impl Fn() -> bool) {
         let is_old = |when: Instant| now.saturating_duration_since(when) >= MATCH_WINDOW;
         if !self.signals.iter().any(|(when, _)| is_old(*when)) {
@@ -154,7 +156,7 @@ impl Received {
         self.signals.retain(|(when, _)| !is_old(*when));
     }
 
-    /// Returns true if a signal is among them, and takes it out.
+    /// Removes a signal. Returns true if it was received.
     fn take(&mut self, signal: SignalInfo) -> bool {
         let same = |(_, group): &(Instant, SignalInfo)| {
             (group.signal, group.sender, group.code) == (signal.signal, signal.sender, signal.code)
@@ -164,17 +166,17 @@ impl Received {
     }
 }
 
-/// Readers of the program's output are to see its end of file, and not the witness's.
+/// Closes all other descriptors, so that readers of the program's output see end of file when the program closes it.
 fn close_all_but(kept: [i32; 2]) {
     for fd in open_descriptors() {
         if !kept.contains(&fd) {
-            // SAFETY: nothing in this process uses it any more.
+            // SAFETY: no code of this process uses it any more.
             unsafe { libc::close(fd) };
         }
     }
 }
 
-/// Takes the name and the command line of the front process away.
+/// Replaces the name inherited from the front process, and clears the command line.
 fn hide_name() {
     let _ = rustix::thread::set_name(c"group-signals");
     let Ok(stat) = std::fs::read_to_string("/proc/self/stat") else {
@@ -213,7 +215,7 @@ mod tests {
         let start = Instant::now();
         let mut received = Received::default();
         received.signals.push((start, SENT));
-        // Stopped, seen twice; then it goes on, and may read what it has received.
+        // The front process is stopped at two checks; then it continues, and may read its signals.
         received.expire(start + MATCH_WINDOW, || true);
         assert_eq!(received.expiry(), None);
         received.expire(start + MATCH_WINDOW * 5, || true);
@@ -232,13 +234,15 @@ mod tests {
         assert!(!received.take(SENT));
     }
 
-    /// Has a witness answer each request so.
-    fn answered(answer: impl Fn(&OwnedFd, u32, SignalInfo) + Send + 'static) -> GroupWitness {
+    /// A witness that replies to each request by `reply`.
+    fn replied_by(reply: impl Fn(&OwnedFd, u32, SignalInfo) + Send + 'static) -> GroupWitness {
         let (socket, witness) = seqpacket::pair().unwrap();
         std::thread::spawn(move || {
             while let Ok(request) = Message::receive(&witness) {
                 match request {
-                    Some(Message::IsOfGroup(number, signal)) => answer(&witness, number, signal),
+                    Some(Message::HasGroupReceived(number, signal)) => {
+                        reply(&witness, number, signal)
+                    }
                     _ => std::thread::yield_now(),
                 }
             }
@@ -251,13 +255,13 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_counts_for_its_request_alone() {
-        let mut group = answered(|witness, number, signal| {
-            // Of the request before, which came too late.
-            let late = Message::OfGroup(number - 1, signal != SENT);
+    fn a_report_counts_for_its_request_alone() {
+        let mut group = replied_by(|witness, number, signal| {
+            // A late report of the request before.
+            let late = Message::GroupHasReceived(number - 1, signal != SENT);
             late.send(witness).unwrap();
-            let answer = Message::OfGroup(number, signal == SENT);
-            answer.send(witness).unwrap();
+            let report = Message::GroupHasReceived(number, signal == SENT);
+            report.send(witness).unwrap();
         });
         let other = SignalInfo { sender: 43, ..SENT };
         assert!(group.has_received(SENT));

@@ -23,10 +23,10 @@ pub struct SignalInfo {
 pub enum Message {
     /// To the supervisor: the sender has received this signal.
     Signal(SignalInfo),
-    /// To the group witness: whether the group has received this signal. The number is the question's.
-    IsOfGroup(u32, SignalInfo),
-    /// Its answer.
-    OfGroup(u32, bool),
+    /// To the group witness: requests a report of whether the group has received this signal. With the request's number.
+    HasGroupReceived(u32, SignalInfo),
+    /// The report of the request with this number.
+    GroupHasReceived(u32, bool),
     /// To the front process: the program runs.
     Started,
     /// To the front process: the tree has ended; the program's wait status.
@@ -40,12 +40,12 @@ impl link::handshake::Message<'_> for Message {
 }
 
 impl Message {
-    /// Sends it.
+    /// Sends the message.
     pub fn send(self, to: impl AsFd) -> io::Result<()> {
         seqpacket::send(to, self.encode().as_slice(), &[], SendFlags::empty())
     }
 
-    /// Receives the next message, if there is one; `Err` when the other process is gone.
+    /// Receives the next message, if there is one; `Err` when the other process has closed its end.
     pub fn receive(from: impl AsFd) -> io::Result<Option<Self>> {
         match seqpacket::receive(from, RecvFlags::DONTWAIT) {
             Err(io::Errno::AGAIN) => Ok(None),
@@ -71,8 +71,8 @@ mod tests {
         };
         for message in [
             Message::Signal(signal),
-            Message::IsOfGroup(7, signal),
-            Message::OfGroup(7, true),
+            Message::HasGroupReceived(7, signal),
+            Message::GroupHasReceived(7, true),
             Message::Started,
             Message::Ended(0x8b),
             Message::Failed(125),

@@ -1,5 +1,5 @@
 //! The limits (`ulimit`) that are too low for `run`: which limit, its value, and a value that is
-//! high enough. The calls that fail by them report only a failure.
+//! high enough. A call that fails by a limit does not name it.
 
 use pageclient::PagingFile;
 use rustix::io::Errno;
@@ -7,21 +7,21 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use store::{DiskConfig, DiskLocation, StoreConfig};
 use wired::Bytes;
 
-/// Descriptors that `run` opens beyond those it was started with. With two processors a
+/// Descriptors that `run` opens beside those that it was started with. With two processors a
 /// program starts from 20 on; its pager opens more with more processors (at most eight are
 /// used), and the supervisor five for each further process, beside a reserve of 19.
-const FILES: u64 = 48;
+const DESCRIPTORS: u64 = 48;
 
-/// Those that it opens beside them for a daemon's channels and bells.
-const DAEMON_FILES: u64 = 8;
+/// Further descriptors for a daemon's channels and bells.
+const DAEMON_DESCRIPTORS: u64 = 8;
 
 /// Address space of a pager beside the tables it shares: stacks, staging, a first arena.
 const PAGER_SPACE: u64 = 256 << 20;
 
-/// The place of a process's data and stacks in /proc/PID/statm.
-const DATA: usize = 5;
+/// The field of /proc/PID/statm that counts data and stacks.
+const DATA_FIELD: usize = 5;
 
-/// More than a thread's stack with its guard takes.
+/// More bytes than a thread's stack with its guard takes.
 const STACK: u64 = 4 << 20;
 
 /// A limit that is too low. Sizes are in bytes.
@@ -36,9 +36,9 @@ pub enum Limit {
     Files {
         /// The limit.
         there: u64,
-        /// Open at the start.
+        /// Descriptors open at the start.
         open: u64,
-        /// Opened beside them.
+        /// Descriptors needed beside them.
         needed: u64,
     },
     /// `ulimit -f`, below the size of a requested swap file.
@@ -87,10 +87,10 @@ pub enum Limit {
     },
 }
 
-/// Checks the limits before any process starts. `asked` is the requested store; `open`, the number
-/// of open descriptors; `has_daemon`, that a daemon grants the contract.
-pub fn check(asked: Option<&StoreConfig>, open: u64, has_daemon: bool) -> Result<(), Limit> {
-    let needed = FILES + if has_daemon { DAEMON_FILES } else { 0 };
+/// Checks the limits before any process starts. `store` is the requested store, `open` the number
+/// of open descriptors, and `has_daemon` is true if a daemon grants the contract.
+pub fn check(store: Option<&StoreConfig>, open: u64, has_daemon: bool) -> Result<(), Limit> {
+    let needed = DESCRIPTORS + if has_daemon { DAEMON_DESCRIPTORS } else { 0 };
     if let Some(there) = current(Resource::Nofile).filter(|there| *there < open + needed) {
         return Err(Limit::Files {
             there,
@@ -98,7 +98,7 @@ pub fn check(asked: Option<&StoreConfig>, open: u64, has_daemon: bool) -> Result
             needed,
         });
     }
-    let needed = asked
+    let needed = store
         .and_then(|store| store.disk.as_ref())
         .map_or(0, file_bytes);
     match current(Resource::Fsize) {
@@ -117,7 +117,7 @@ fn file_bytes(disk: &DiskConfig) -> u64 {
     }
 }
 
-/// Checks once the tables are mapped, before a program starts that has to map them, too.
+/// Checks the address space once the supervisor has mapped the tables, before it starts the program, which maps them, too.
 pub fn check_space() -> Result<(), Limit> {
     if let Some(limit) = data() {
         return Err(limit);
@@ -136,14 +136,14 @@ pub fn check_space() -> Result<(), Limit> {
     }
 }
 
-/// Raises this process's limit on processor time as far as it may: a process's own limit is not for what it does for a
-/// whole tree.
+/// Raises this process's limit on processor time as far as permitted: the limit is meant for single processes, and this
+/// one works for a whole tree.
 pub fn raise_processor_time() {
     let hard = getrlimit(Resource::Cpu).maximum;
-    for most in [None, hard] {
+    for limit in [None, hard] {
         let raised = Rlimit {
-            current: most,
-            maximum: most,
+            current: limit,
+            maximum: limit,
         };
         if setrlimit(Resource::Cpu, raised).is_ok() {
             return;
@@ -151,7 +151,7 @@ pub fn raise_processor_time() {
     }
 }
 
-/// The seconds of processor time after which the kernel kills a process; None for no such limit.
+/// The seconds of processor time after which the kernel kills a process; `None` for no limit.
 pub fn processor_time() -> Option<u64> {
     getrlimit(Resource::Cpu).maximum
 }
@@ -166,7 +166,7 @@ pub fn behind(errno: Option<Errno>) -> Option<Limit> {
                 needed: None,
             })
             .or_else(data),
-        // A thread whose stack cannot be mapped.
+        // The error of a thread whose stack cannot be mapped.
         Errno::AGAIN => data(),
         _ => None,
     }
@@ -175,7 +175,7 @@ pub fn behind(errno: Option<Errno>) -> Option<Limit> {
 /// The limit on data, where it leaves no room for a thread's stack.
 fn data() -> Option<Limit> {
     let there = current(Resource::Data)?;
-    let used = statm(DATA).saturating_mul(wired::PAGE as u64);
+    let used = statm(DATA_FIELD).saturating_mul(wired::PAGE as u64);
     (there < used + STACK).then_some(Limit::Data { there })
 }
 
@@ -183,12 +183,12 @@ fn current(what: Resource) -> Option<u64> {
     getrlimit(what).current
 }
 
-/// Bytes of address space this process has in use.
+/// Bytes of address space that this process has mapped.
 fn mapped() -> u64 {
     statm(0) * wired::PAGE as u64
 }
 
-/// A figure of this process's memory, in pages.
+/// A field of /proc/self/statm, in pages.
 fn statm(at: usize) -> u64 {
     let text = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
     let pages = text.split(' ').nth(at).and_then(|word| word.parse().ok());
@@ -200,25 +200,33 @@ mod tests {
     use super::*;
 
     #[test]
-    fn too_few_descriptors_are_told_with_the_figures() {
+    fn too_few_descriptors_are_reported_with_the_figures() {
         let Some(there) = current(Resource::Nofile) else {
             return;
         };
         check(None, 3, true).unwrap();
         // As many as it needs without a daemon.
-        let said = check(None, there - FILES, true).unwrap_err().to_string();
-        assert!(said.contains(&(there + DAEMON_FILES).to_string()), "{said}");
-        check(None, there - FILES, false).unwrap();
-        let said = check(None, there, false).unwrap_err().to_string();
+        let error = check(None, there - DESCRIPTORS, true)
+            .unwrap_err()
+            .to_string();
         assert!(
-            said.contains(&format!("allows {there} open files")),
-            "{said}"
+            error.contains(&(there + DAEMON_DESCRIPTORS).to_string()),
+            "{error}"
         );
-        assert!(said.contains(&(there + FILES).to_string()), "{said}");
+        check(None, there - DESCRIPTORS, false).unwrap();
+        let error = check(None, there, false).unwrap_err().to_string();
+        assert!(
+            error.contains(&format!("allows {there} open files")),
+            "{error}"
+        );
+        assert!(
+            error.contains(&(there + DESCRIPTORS).to_string()),
+            "{error}"
+        );
     }
 
     #[test]
-    fn only_what_a_limit_can_cause_is_blamed_on_one() {
+    fn only_errors_that_a_limit_can_cause_are_attributed_to_one() {
         assert!(behind(Some(Errno::NOENT)).is_none() && behind(None).is_none());
         assert_eq!(
             behind(Some(Errno::NOMEM)).is_some(),

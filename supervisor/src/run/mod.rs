@@ -2,9 +2,9 @@
 //!
 //! Four processes. The *front process* is the one that the user started: it stands for the program
 //! towards the terminal and the shell, passing signals in and the status out. Its child,
-//! the *supervisor*, is the parent of the *program*; another, the *group witness*, receives what is sent to their group. Front process and
-//! supervisor are subreapers and watch each other, so whichever is killed, the other ends
-//! every process below it, however it has detached itself.
+//! the *supervisor*, is the parent of the *program*; another child, the *group witness*, receives the signals of their
+//! group. Front process and supervisor are subreapers and watch each other: if one is killed, the other ends
+//! every process below it, however that process has detached itself.
 
 mod front_process;
 mod group_signals;
@@ -34,10 +34,10 @@ use store::StoreConfig;
 use tenant::ContractRequest;
 use wired::Bytes;
 
-/// Exit status of `selfpage`'s own failures, as env(1), timeout(1) and their kin have it.
+/// Exit status of `selfpage`'s own failures, as of env(1) and timeout(1).
 pub const OWN_FAILURE: u8 = 125;
 
-/// What is run, and in what; everything was checked.
+/// The program to run and the resources that it gets; all were checked.
 pub struct RunSpec {
     /// The program.
     pub program: Program,
@@ -45,12 +45,12 @@ pub struct RunSpec {
     pub preload: OsString,
     /// Frames of the whole tree.
     pub frames: u32,
-    /// Where pages go; `None` in a run within another, which has the store.
+    /// The store for evicted pages; `None` in a run within another run, which has the store.
     pub store: Option<StoreConfig>,
-    /// The store to use where the file of a default one cannot be made after all.
+    /// The store to use if the file of a default store cannot be made after all.
     pub fallback_store: Option<StoreConfig>,
-    /// The most bytes of the frames that may hold compressed pages, half of them at most. `None`: half
-    /// of them under the daemon, and without it none, since compressed RAM is then the store's.
+    /// The most bytes of the frames that may hold compressed pages; half of the frames at most. `None` means half
+    /// under the daemon. Without the daemon it means zero: compressed RAM is then beside the frames.
     pub ram: Option<u64>,
     /// The daemon's socket, and the contract to request.
     pub daemon: Option<(PathBuf, ContractRequest)>,
@@ -60,12 +60,12 @@ pub struct RunSpec {
     pub fault_limits: Option<TreeFaultLimits>,
     /// The processor time that is reserved.
     pub cpu: Option<CpuReservation>,
-    /// What every process of the tree receives.
+    /// The options that every process of the tree receives.
     pub flags: RunFlags,
     /// /dev/userfaultfd, where it could be opened.
     pub userfaultfd: Option<OwnedFd>,
     /// True if processes that outlive the program are killed. Otherwise the contract is kept until the last
-    /// has ended, and signals go to them all.
+    /// process has ended, and signals go to all of them.
     pub kill_survivors: bool,
     /// True if processes of other users may page, too.
     pub share_store: bool,
@@ -77,19 +77,19 @@ pub struct RunSpec {
 
 /// A run whose last process has ended.
 pub struct FinishedRun<'a> {
-    /// What was run.
+    /// What was requested.
     pub spec: &'a RunSpec,
     /// The ledger, the store and the metrics.
     pub supervisor: &'a Supervisor,
     /// The memory that was sampled.
     pub sampler: &'a Sampler,
-    /// How long it ran.
+    /// How long the tree ran.
     pub time: Duration,
     /// The program's wait status.
     pub status: i32,
 }
 
-/// The notice for a store in RAM alone that should have had a file.
+/// The notice that a store is in RAM alone because its file cannot be made.
 pub fn ram_alone_notice(store: &StoreConfig, why: &str) -> String {
     format!(
         "no swap file can be made ({why}), so pages go to compressed RAM alone, at most {}: free some room, or \

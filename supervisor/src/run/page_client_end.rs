@@ -1,7 +1,7 @@
-//! The end of a run whose pages are with a page client, which releases their room.
+//! The end of a run with a page client, which deletes the tree's pages.
 
 use super::ipc::{Message, SignalInfo};
-use super::supervise::{REMARK, TO_END};
+use super::supervise::{END_SIGNALS, NOTICE_DELAY};
 use crate::Supervisor;
 use host::seqpacket;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -11,46 +11,46 @@ use rustix::net::RecvFlags;
 use rustix::process::Signal;
 use std::time::{Duration, Instant};
 
-/// How long `run` waits for the end of a page client: a store is given 30 s for a write that is under way, and as long for
-/// the deletion of what it has.
+/// How long `run` waits for the end of a page client: a store has 30 s for a write in flight, and as long for
+/// the deletion of the pages.
 const PAGE_CLIENT_END: Duration = Duration::from_secs(60);
 
-/// Waits until the page client has ended, or `run` is asked to end. Where the end of `run` is that of a container or of a
-/// service, the client is killed in that moment, and what it has not deleted yet would stay.
+/// Waits until the page client has ended, or a signal requests the end of `run`. If a container or a service ends with
+/// `run`, the client is killed at that moment, and pages that it has not deleted yet would stay.
 pub(super) fn wait(supervisor: &Supervisor, front: &OwnedFd) {
     let Some(client) = supervisor.end_page_client() else {
         return;
     };
     let begin = Instant::now();
-    let mut remarked = false;
+    let mut is_noticed = false;
     while begin.elapsed() < PAGE_CLIENT_END {
         let mut fds = [
             PollFd::from_borrowed_fd(client, PollFlags::IN),
             PollFd::new(front, PollFlags::IN),
         ];
-        let _ = poll(&mut fds, Timespec::try_from(REMARK).ok().as_ref());
+        let _ = poll(&mut fds, Timespec::try_from(NOTICE_DELAY).ok().as_ref());
         if has_ended(client) {
             return;
         }
         let is_request = |signal: SignalInfo| {
-            Signal::from_named_raw(signal.signal).is_some_and(|it| TO_END.contains(&it))
+            Signal::from_named_raw(signal.signal).is_some_and(|it| END_SIGNALS.contains(&it))
         };
         match Message::receive(front) {
-            // The signal that has ended the program may arrive after its end.
-            Ok(Some(Message::Signal(signal))) if remarked && is_request(signal) => return,
+            // The signal that ended the program may arrive after its end: only one after the notice counts.
+            Ok(Some(Message::Signal(signal))) if is_noticed && is_request(signal) => return,
             Ok(_) => {}
             Err(_) => return,
         }
-        if begin.elapsed() > REMARK && !std::mem::replace(&mut remarked, true) {
+        if begin.elapsed() > NOTICE_DELAY && !std::mem::replace(&mut is_noticed, true) {
             tracing::warn!(
-                "the program has ended, and the room of its pages elsewhere is being released; a signal to this \
-                 process ends that, and leaves in an object store what is not deleted"
+                "the program has ended, and its pages are being deleted; a signal to this process stops that, and \
+                 leaves in an object store the pages that are not deleted yet"
             );
         }
     }
 }
 
-/// Takes what the client has sent, so that it waits for no room. Returns true if it has ended.
+/// Receives the client's messages, so that its socket never fills. Returns true if the client has ended.
 fn has_ended(client: BorrowedFd<'_>) -> bool {
     loop {
         match seqpacket::receive(client, RecvFlags::DONTWAIT) {

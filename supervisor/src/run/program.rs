@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 pub struct Program {
     /// The file.
     pub path: CString,
-    /// Its arguments, its name first.
+    /// The arguments, the program's name first.
     pub arguments: Vec<CString>,
 }
 
@@ -26,7 +26,7 @@ pub enum ExecError {
 }
 
 impl ExecError {
-    /// The exit status for it.
+    /// The exit status for this error.
     pub fn status(&self) -> u8 {
         match self {
             Self::NotFound(_) => 127,
@@ -38,7 +38,7 @@ impl ExecError {
     pub fn from_exec(program: &Program, errno: Errno) -> Self {
         let name = program.name();
         match errno {
-            // The file exists: its interpreter does not.
+            // The file exists, but its interpreter does not.
             Errno::NOENT if Path::new(OsStr::from_bytes(program.path.to_bytes())).exists() => {
                 Self::NotFound(format!("{name}: the interpreter it names"))
             }
@@ -49,7 +49,7 @@ impl ExecError {
 }
 
 impl Program {
-    /// Looks a command up. A name with a slash is a path, any other is searched for.
+    /// Looks a command up. A name with a slash is a path; any other is searched for on PATH.
     pub fn find(command: Vec<OsString>) -> Result<Self, ExecError> {
         let name = command.first().cloned().unwrap_or_default();
         let shown = name.to_string_lossy().into_owned();
@@ -65,7 +65,7 @@ impl Program {
                 None => ExecError::NotFound(shown.clone()),
             })?
         };
-        // Arguments come from a command line: none holds a zero byte.
+        // Arguments of a command line contain no zero byte.
         let c = |bytes: Vec<u8>| CString::new(bytes).unwrap_or_default();
         Ok(Self {
             path: c(path.into_os_string().into_vec()),
@@ -76,7 +76,7 @@ impl Program {
         })
     }
 
-    /// Its name as given.
+    /// The program's name, as given.
     pub fn name(&self) -> String {
         self.arguments
             .first()
@@ -85,8 +85,8 @@ impl Program {
     }
 }
 
-/// The first file of that name on the search path that may be executed; else the error
-/// of a file that may not, or `None` where no file has the name.
+/// The first executable file with this name on PATH; else the error of a file that may not be
+/// executed, or `None` where no file has the name.
 fn search(name: &OsStr) -> Result<PathBuf, Option<Errno>> {
     let path = std::env::var_os("PATH").unwrap_or_else(|| "/usr/local/bin:/usr/bin:/bin".into());
     let mut denied = None;

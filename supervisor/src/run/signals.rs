@@ -1,5 +1,5 @@
 //! Signals, read from a descriptor; and the signal mask and dispositions that `run` was started
-//! with, which the program must find as it would without selfpage.
+//! with, which the program must inherit as it would without selfpage.
 
 use super::ipc::SignalInfo;
 use host::signals::{SignalFd, all, change_mask, is_ignored, set_of};
@@ -14,7 +14,7 @@ pub struct Signals {
 /// True if SIGPIPE was ignored when this process started.
 static PIPE_IGNORED: AtomicBool = AtomicBool::new(false);
 
-/// Before Rust's runtime ignores SIGPIPE, which is before `main`.
+/// Runs before Rust's runtime, which ignores SIGPIPE before `main`.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static NOTE_PIPE: extern "C" fn() = note_pipe;
@@ -34,7 +34,7 @@ impl Signals {
     /// Blocks every signal and makes the descriptor. Child processes can be waited for
     /// from now on, even if `run` was started with SIGCHLD ignored.
     pub fn take() -> std::io::Result<(Self, InheritedMask)> {
-        // SAFETY: a plain system call on this process alone.
+        // SAFETY: a system call that affects this process alone.
         let child = unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
         let mask = change_mask(libc::SIG_SETMASK, &all());
         Ok((Self::open()?, InheritedMask { mask, child }))
@@ -70,7 +70,7 @@ impl Signals {
 }
 
 impl InheritedMask {
-    /// Puts everything back, in the child that becomes the program. Between fork and exec.
+    /// Restores the mask and dispositions in the child that becomes the program, between fork and exec.
     pub fn restore(&self) {
         let pipe = match PIPE_IGNORED.load(Ordering::Relaxed) {
             true => libc::SIG_IGN,

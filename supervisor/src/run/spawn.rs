@@ -15,8 +15,8 @@ use std::ffi::{CStr, CString, OsString, c_char};
 use std::os::unix::ffi::OsStrExt;
 use wired::sched_class;
 
-/// Where the port goes: past what programs number by hand, within what select(2) counts,
-/// and low enough not to make a large descriptor table.
+/// The port's descriptor number: above the numbers that programs choose by hand, below the limit of
+/// select(2), and low enough not to make a large descriptor table.
 const PORT_NUMBER: i32 = 1000;
 
 /// Set in the first message where the reservation could not be entered.
@@ -32,7 +32,7 @@ pub struct Spawned {
     pub listener: Result<OwnedFd, Errno>,
 }
 
-/// The reason that it does not run.
+/// Why the program does not run.
 #[derive(Debug, thiserror::Error)]
 pub enum SpawnError {
     /// exec failed.
@@ -47,13 +47,13 @@ fn own(what: &'static str) -> impl Fn(Errno) -> SpawnError {
     move |errno| SpawnError::Own(what, errno)
 }
 
-/// C strings, and the null-ended array exec wants.
-struct Strings {
+/// C strings, and the null-terminated array of pointers that exec takes.
+struct CStringArray {
     strings: Vec<CString>,
     pointers: Vec<*const c_char>,
 }
 
-impl Strings {
+impl CStringArray {
     fn new(strings: Vec<CString>) -> Self {
         let pointers = strings
             .iter()
@@ -63,14 +63,14 @@ impl Strings {
         Self { strings, pointers }
     }
 
-    /// In the program, whose number is `to`: names it where systemd named `run`'s first process.
+    /// In the child that becomes the program: replaces the number of the front process by the child's in systemd's variables.
     fn rename_process(&mut self, from: Pid, to: Pid) {
         for (string, pointer) in self.strings.iter_mut().zip(&mut self.pointers) {
             let names = |variable: &&&[u8]| {
                 let value = string.as_bytes().strip_prefix(**variable);
                 value.is_some_and(|value| value == from.to_string().as_bytes())
             };
-            if let Some(variable) = OF_PROCESS.iter().find(names)
+            if let Some(variable) = PROCESS_VARIABLES.iter().find(names)
                 && let Ok(renamed) = CString::new([variable, to.to_string().as_bytes()].concat())
             {
                 *pointer = renamed.as_ptr();
@@ -80,12 +80,12 @@ impl Strings {
     }
 }
 
-/// Variables whose value is the process that systemd started: one with another number takes no sockets and sends no
-/// keep-alives.
-const OF_PROCESS: [&[u8]; 3] = [b"LISTEN_PID=", b"WATCHDOG_PID=", b"SYSTEMD_EXEC_PID="];
+/// Variables whose value is the number of the process that systemd started: a process with another number takes no
+/// sockets and sends no keep-alives.
+const PROCESS_VARIABLES: [&[u8]; 3] = [b"LISTEN_PID=", b"WATCHDOG_PID=", b"SYSTEMD_EXEC_PID="];
 
-/// The same as a number that is not used again, which the program cannot be given.
-const OF_PIDFD: &str = "LISTEN_PIDFDID";
+/// A variable that identifies the process by a number that is never used again: it is removed, since the program has another.
+const PIDFD_VARIABLE: &str = "LISTEN_PIDFDID";
 
 /// Starts the program under the supervisor, as a child of this process.
 pub fn spawn(
@@ -94,18 +94,18 @@ pub fn spawn(
     inherited: &InheritedMask,
     held: Option<&ReservationGuard>,
 ) -> Result<Spawned, SpawnError> {
-    let port = rustix::io::dup(supervisor.door()).map_err(own("duplicate the port"))?;
-    let port = move_up(port)?;
+    let port = rustix::io::dup(supervisor.inherited_port()).map_err(own("duplicate the port"))?;
+    let port = duplicate_high(port)?;
     let sockets = supervisor
         .environment(port.as_raw_fd())
         .map_err(own("name the port"))?;
     let mut by_filter = environment(spec, Supervisor::filter_environment());
     let mut by_sockets = environment(spec, sockets);
-    let arguments = Strings::new(spec.program.arguments.clone());
+    let arguments = CStringArray::new(spec.program.arguments.clone());
     let shell = shell_arguments(&spec.program);
-    let (ours, childs) = seqpacket::pair().map_err(own("make a socket"))?;
+    let (ours, child_end) = seqpacket::pair().map_err(own("make a socket"))?;
     let (front, us) = (getppid(), getpid());
-    // SAFETY: this process has one thread, so that its child may do what it does.
+    // SAFETY: this process has one thread, so that its child may run any code.
     match unsafe { libc::fork() } {
         -1 => Err(SpawnError::Own(
             "fork",
@@ -113,7 +113,7 @@ pub fn spawn(
         )),
         0 => {
             let path = spec.program.path.as_ptr();
-            let environment = match prepare(us, childs.as_fd(), inherited, held) {
+            let environment = match prepare(us, child_end.as_fd(), inherited, held) {
                 true => {
                     drop(port);
                     &mut by_filter
@@ -137,19 +137,19 @@ pub fn spawn(
                         environment.pointers.as_ptr(),
                     );
                 }
-                tell(childs.as_fd(), *libc::__errno_location());
+                send_errno(child_end.as_fd(), *libc::__errno_location());
                 libc::_exit(127)
             }
         }
         child => {
-            drop(childs);
+            drop(child_end);
             let pid = Pid::from_raw(child).ok_or(SpawnError::Own("fork", Errno::CHILD))?;
-            started(pid, &ours)
+            await_exec(pid, &ours)
         }
     }
 }
 
-/// In the child. The parent's death is its own, and direct I/O is noticed from now on. Returns
+/// In the child: has the kernel kill it with its parent, enters the reservation, and installs the filter. Returns
 /// true if there is a filter.
 fn prepare(
     parent: Pid,
@@ -159,16 +159,16 @@ fn prepare(
 ) -> bool {
     let _ = set_parent_process_death_signal(Some(Signal::KILL));
     if getppid() != Some(parent) {
-        // SAFETY: the supervisor died before it could be waited for; so ends this.
+        // SAFETY: the supervisor died before the call above; this child ends, too.
         unsafe { libc::_exit(125) };
     }
     if let Some(Err(errno)) = held.map(ReservationGuard::enter) {
-        tell(to, RESERVED | errno.raw_os_error());
+        send_errno(to, RESERVED | errno.raw_os_error());
         // SAFETY: no program was started.
         unsafe { libc::_exit(125) };
     }
-    // Its threads and their pagers: each wait for a page ends with a wake-up, which takes a processor from threads with the
-    // kernel's own, longer slice.
+    // For the program's threads and their pagers: each wait for a page ends with a wake-up, which takes a processor from
+    // threads with the kernel's longer default slice.
     let _ = sched_class::set_slice(sched_class::PROGRAM_SLICE);
     let filter = seccomp::install();
     match &filter {
@@ -176,26 +176,27 @@ fn prepare(
             let fds = [listener.as_fd()];
             let sent = seqpacket::send(to, &0i32.to_ne_bytes(), &fds, SendFlags::empty());
             if let Err(errno) = sent {
-                tell(to, UNSENT | errno.raw_os_error());
+                send_errno(to, UNSENT | errno.raw_os_error());
                 // SAFETY: no program was started.
                 unsafe { libc::_exit(125) };
             }
         }
-        Err(errno) => tell(to, errno.raw_os_error()),
+        Err(errno) => send_errno(to, errno.raw_os_error()),
     }
     inherited.restore();
     filter.is_ok()
 }
 
-fn tell(to: BorrowedFd<'_>, errno: i32) {
+fn send_errno(to: BorrowedFd<'_>, errno: i32) {
     let _ = seqpacket::send(to, &errno.to_ne_bytes(), &[], SendFlags::empty());
 }
 
-/// In the parent: reads two messages. The first tells if there is a filter; the second has
+/// In the parent: receives two messages. The first has the filter's listener or error; the second has
 /// exec's error, or is the end of the socket, which exec closes.
-fn started(pid: Pid, from: &OwnedFd) -> Result<Spawned, SpawnError> {
-    let receive =
-        || seqpacket::receive(from, RecvFlags::empty()).map_err(own("hear from the new process"));
+fn await_exec(pid: Pid, from: &OwnedFd) -> Result<Spawned, SpawnError> {
+    let receive = || {
+        seqpacket::receive(from, RecvFlags::empty()).map_err(own("receive from the new process"))
+    };
     let mut first = receive()?;
     let listener = match (number(first.as_slice()), first.fds[0].take()) {
         (Some(number), _) if number & RESERVED != 0 => {
@@ -237,14 +238,14 @@ fn errno_of(number: i32) -> Errno {
     Errno::from_raw_os_error(number)
 }
 
-/// The port at its number, open across exec.
-fn move_up(port: OwnedFd) -> Result<OwnedFd, SpawnError> {
+/// Duplicates the port to [`PORT_NUMBER`] or above, without close-on-exec.
+fn duplicate_high(port: OwnedFd) -> Result<OwnedFd, SpawnError> {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile)
         .current
         .unwrap_or(1 << 20);
     let at = PORT_NUMBER.min(limit.saturating_sub(8) as i32).max(3);
     use rustix::fd::FromRawFd;
-    // SAFETY: duplicates a descriptor, to the first free number from there.
+    // SAFETY: duplicates a descriptor to the first free number from `at` on.
     match unsafe { libc::fcntl(port.as_raw_fd(), libc::F_DUPFD, at) } {
         // SAFETY: just made, ours alone.
         fd @ 0.. => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
@@ -255,12 +256,12 @@ fn move_up(port: OwnedFd) -> Result<OwnedFd, SpawnError> {
     }
 }
 
-/// This process's environment, with the variables that lead the program's pager here and no
-/// others that lead elsewhere. Strings that are no variables pass as they are.
-fn environment(spec: &RunSpec, ours: Vec<(&str, OsString)>) -> Strings {
+/// This process's environment, with the variables by which the program's pager finds this supervisor, and without
+/// those of another supervisor. Strings that are not variables pass unchanged.
+fn environment(spec: &RunSpec, ours: Vec<(&str, OsString)>) -> CStringArray {
     let replaced = |line: &CStr| {
         let name = line.to_bytes().split(|byte| *byte == b'=').next();
-        let mut variables = ["LD_PRELOAD", OF_PIDFD]
+        let mut variables = ["LD_PRELOAD", PIDFD_VARIABLE]
             .into_iter()
             .chain(client::VARIABLES);
         variables.any(|variable| name == Some(variable.as_bytes()))
@@ -274,15 +275,15 @@ fn environment(spec: &RunSpec, ours: Vec<(&str, OsString)>) -> Strings {
         CString::new([name.as_bytes(), b"=", value.as_bytes()].concat()).ok()
     };
     lines.extend(own.filter_map(line));
-    Strings::new(lines)
+    CStringArray::new(lines)
 }
 
-/// The strings of the environment: [`std::env::vars_os`] passes over those that are no variables.
+/// The strings of the environment; [`std::env::vars_os`] omits those that are not variables.
 fn inherited_environment() -> Vec<CString> {
     unsafe extern "C" {
         static environ: *const *const c_char;
     }
-    // SAFETY: strings of the C library's, and null behind the last; this process changes none of them.
+    // SAFETY: the C library's null-terminated array of strings, which this process does not change.
     unsafe {
         let strings = (0..)
             .map(|n| *environ.add(n))
@@ -291,10 +292,10 @@ fn inherited_environment() -> Vec<CString> {
     }
 }
 
-/// How a file of no known kind is run, as execvp does.
-fn shell_arguments(program: &Program) -> Strings {
+/// The arguments to run a file of an unknown kind by the shell, as execvp does.
+fn shell_arguments(program: &Program) -> CStringArray {
     let rest = program.arguments.iter().skip(1).cloned();
-    Strings::new(
+    CStringArray::new(
         [c"/bin/sh".to_owned(), program.path.clone()]
             .into_iter()
             .chain(rest)

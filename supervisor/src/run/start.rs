@@ -21,10 +21,10 @@ use store::{DiskConfig, SetupError, SharedStore, StoreConfig};
 use tenant::{Session, bind_to_node};
 use wired::PAGE;
 
-/// Why no program runs.
+/// Why the program does not run.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum RunError {
-    #[error("cannot watch over the program: {0}")]
+    #[error("cannot supervise the program: {0}")]
     Watch(std::io::Error),
     #[error(transparent)]
     Start(StartError),
@@ -36,14 +36,14 @@ pub(super) enum RunError {
     Exec(ExecError),
     #[error(transparent)]
     Spawn(SpawnError),
-    #[error("cannot let processes come in: {0}")]
+    #[error("cannot admit processes: {0}")]
     Listen(std::io::Error),
     #[error("cannot map the stats page again: {0}")]
     StatsPage(Errno),
 }
 
 impl RunError {
-    /// The exit status for it.
+    /// The exit status for this error.
     pub(super) fn status(&self) -> u8 {
         match self {
             Self::Exec(why) => why.status(),
@@ -77,7 +77,7 @@ pub(super) struct RunningProgram {
 /// Starts the program under a supervisor in this process. Control groups are named for `owner`.
 /// `fds` are the descriptors that only the program is to hold.
 ///
-/// `report` is called with a failure while the contract is still there: the daemon kills a process whose connection has closed.
+/// `report` is called with a failure before the contract ends: the daemon kills a process whose connection has closed.
 pub(super) fn start(
     mut spec: RunSpec,
     inherited: &InheritedMask,
@@ -102,7 +102,7 @@ pub(super) fn start(
     })
 }
 
-/// Starts the program in a supervisor that has its contract.
+/// Starts the program under a supervisor that has its contract.
 fn start_program(
     spec: &mut RunSpec,
     supervisor: &mut Supervisor,
@@ -135,11 +135,11 @@ fn start_program(
         SpawnError::Exec(errno) => RunError::Exec(ExecError::from_exec(&spec.program, errno)),
         why => RunError::Spawn(why),
     })?;
-    // A group is orphaned where no member's parent is in another group of its session. A process whose parent has ended is
-    // this process's child, so this process leaves the session.
+    // A process group is orphaned if no member's parent is in another group of the same session. A process whose parent
+    // has ended becomes this process's child, so this process leaves the session, to keep such groups orphaned.
     let _ = setsid();
-    // Five for each process of the tree, now that the program has its own limit. Where that is not enough, a process
-    // that there is no room for is refused with the reason.
+    // Five descriptors for each process of the tree; the program has inherited the old limit by now. Where that is not
+    // enough, further processes are refused with the reason.
     let _ = descriptor_limit::raise();
     limits::raise_processor_time();
     match attach(supervisor, listener, fds) {
@@ -169,7 +169,7 @@ fn attach(
     let notifier = match admit_processes(listener, supervisor).map_err(RunError::Listen)? {
         Ok(notifier) => Some(notifier),
         Err(errno) => {
-            let why = format!("direct I/O cannot be noticed here (seccomp: {errno})");
+            let why = format!("direct I/O cannot be detected here (seccomp: {errno})");
             enable_pin_check(supervisor, &why);
             None
         }
@@ -201,15 +201,15 @@ fn start_supervisor(spec: &mut RunSpec) -> Result<Supervisor, StartError> {
     let tenant = spec
         .daemon
         .as_ref()
-        .map(|(socket, wanted)| Session::join(socket, wanted));
+        .map(|(socket, request)| Session::join(socket, request));
     let mut tenant = tenant.transpose()?;
     if let Some(tenant) = &mut tenant {
         if let Some(limits) = &mut spec.fault_limits {
-            limits.give(tenant.share_faults(limits.reservation())?);
+            limits.set_share(tenant.share_faults(limits.reservation())?);
         }
-        let node = spec.daemon.as_ref().and_then(|(_, wanted)| wanted.place);
+        let node = spec.daemon.as_ref().and_then(|(_, request)| request.place);
         if let Some(FramePlacement::Node(node)) = node {
-            bind_to_node(node).map_err(StartError::call("have memory of one node only"))?;
+            bind_to_node(node).map_err(StartError::call("bind memory to one node"))?;
         }
         let terms = tenant.terms();
         spec.frames = terms.frames.x;
@@ -223,9 +223,9 @@ fn start_supervisor(spec: &mut RunSpec) -> Result<Supervisor, StartError> {
             tracing::warn!("{}", tenant.note());
         }
     }
-    if let (Some(most), Some(store)) = (spec.ram, &mut spec.store) {
+    if let (Some(limit), Some(store)) = (spec.ram, &mut spec.store) {
         let half = u64::from(spec.frames) * PAGE as u64 / 2;
-        store.ram = Some(most.min(half)).filter(|ram| *ram >= store::MIN_RAM);
+        store.ram = Some(limit.min(half)).filter(|ram| *ram >= store::MIN_RAM);
     }
     let mut page_client = spec.page_client.take();
     let mut settings = |spec: &RunSpec, tenant| SupervisorConfig {

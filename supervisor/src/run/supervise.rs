@@ -1,12 +1,12 @@
-//! The supervisor's main loop: parent of the program, subreaper of all.
+//! The supervisor's main loop: it is the parent of the program and the subreaper of the tree.
 //!
 //! The loop never waits for a single process, nor for the reader of standard error:
 //! processes join, die, and stop at the filter at any moment, and the admission of other
-//! processes must not wait. Work that may block has a thread of its own: lines for standard error
+//! processes must not be delayed. Work that may block has a thread of its own: lines for standard error
 //! (`logging`), samples of the tree's memory, connections handed out through the filter, and the close of
 //! descriptors that processes made (`host::fd_reaper`).
 
-use super::front_process::{KILL_LIMIT, borrowed};
+use super::front_process::{KILL_LIMIT, add_poll_fd};
 use super::group_signals::GroupWitness;
 use super::ipc::{Message, SignalInfo};
 use super::page_client_end;
@@ -26,14 +26,14 @@ use std::time::{Duration, Instant};
 use wired::Counter;
 
 /// Time after the program's end before `run` reports that it waits for other processes.
-pub(super) const REMARK: Duration = Duration::from_secs(1);
+pub(super) const NOTICE_DELAY: Duration = Duration::from_secs(1);
 
-/// Different lines printed for the tree: a program that fails in a loop must not fill
+/// Most distinct lines printed for the tree: a program that fails in a loop must not fill
 /// the terminal.
-const LINES: usize = 200;
+const MAX_LINES: usize = 200;
 
 /// Signals that request termination.
-pub(super) const TO_END: [Signal; 4] = [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT];
+pub(super) const END_SIGNALS: [Signal; 4] = [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT];
 
 /// Supervises the tree until it has ended. Returns this process's exit status.
 pub(super) fn supervise(
@@ -91,7 +91,7 @@ pub(super) fn supervise(
 enum TreeExit {
     /// The tree has ended; the program's wait status.
     Ended(i32),
-    /// The front process is gone: the tree must end.
+    /// The front process has ended: the tree must end.
     Orphaned,
 }
 
@@ -100,16 +100,16 @@ struct MainLoop {
     /// The front process, and the socket to it.
     front_pid: Option<Pid>,
     front: OwnedFd,
-    /// Lines for standard error: none waits for its reader before the end.
+    /// Lines for standard error: the loop does not wait for their reader before the end.
     log: Option<LineQueue>,
     /// The program's wait status, once it has ended, and when that was.
     status: Option<i32>,
     ended: Option<Instant>,
-    remarked: bool,
+    is_noticed: bool,
     /// A termination request sent to `run`: it applies to the processes that outlive the
     /// program, too.
-    asked_to_end: Option<Signal>,
-    said: HashSet<String>,
+    end_request: Option<Signal>,
+    printed: HashSet<String>,
     group: GroupWitness,
 }
 
@@ -122,9 +122,9 @@ impl MainLoop {
             log: LineQueue::start(Duration::MAX),
             status: None,
             ended: None,
-            remarked: false,
-            asked_to_end: None,
-            said: HashSet::new(),
+            is_noticed: false,
+            end_request: None,
+            printed: HashSet::new(),
             group,
         }
     }
@@ -132,7 +132,7 @@ impl MainLoop {
     fn run(&mut self) -> TreeExit {
         loop {
             self.wait();
-            // The tree's own events before its deaths: a process's last message counts.
+            // Before children are reaped, so that a process's last message is handled.
             let events = self.tree.supervisor.dispatch();
             events.into_iter().for_each(|event| self.on_event(event));
             self.on_stopped_calls();
@@ -162,20 +162,20 @@ impl MainLoop {
 
     fn wait(&self) {
         let notifier = self.tree.program.notifier.as_ref();
-        let soon = notifier.and_then(Notifier::due_in).unwrap_or(REMARK);
+        let soon = notifier.and_then(Notifier::due_in).unwrap_or(NOTICE_DELAY);
         let limit = self
             .tree
             .supervisor
             .next_timeout()
             .min(self.tree.program.sampler.due_in())
             .min(soon);
-        // At most REMARK, so the conversion succeeds.
+        // At most NOTICE_DELAY, so the conversion succeeds.
         let limit = Timespec::try_from(limit).ok();
         let mut fds: Vec<PollFd> = Vec::with_capacity(4);
-        borrowed(Some(self.front.as_fd()), &mut fds);
-        borrowed(Some(self.tree.signals.fd()), &mut fds);
-        borrowed(Some(self.tree.supervisor.fd()), &mut fds);
-        borrowed(
+        add_poll_fd(Some(self.front.as_fd()), &mut fds);
+        add_poll_fd(Some(self.tree.signals.fd()), &mut fds);
+        add_poll_fd(Some(self.tree.supervisor.fd()), &mut fds);
+        add_poll_fd(
             self.tree.program.notifier.as_ref().map(Notifier::fd),
             &mut fds,
         );
@@ -191,17 +191,17 @@ impl MainLoop {
                 tracing::debug!("[{}] pages, slot {slot}", pid.as_raw_nonzero())
             }
             TreeEvent::Left { pid, frames, .. } => tracing::debug!(
-                "[{}] has ended, {frames} frames come back",
+                "[{}] has ended, {frames} frames are reclaimed",
                 pid.as_raw_nonzero()
             ),
-            TreeEvent::Back => tracing::warn!("the daemon is there again"),
+            TreeEvent::DaemonReconnected => tracing::warn!("reconnected to the daemon"),
             TreeEvent::PagesLost(why) => {
                 tracing::error!(
                     "{why}, and the pages it had are out of reach: the program is ended"
                 );
-                // The main loop reaps them, so that the program's status is passed on, and kills what
-                // they have started meanwhile.
-                self.asked_to_end = Some(Signal::KILL);
+                // The main loop reaps the processes, so that the program's status is passed on, and kills
+                // those that they have started meanwhile.
+                self.end_request = Some(Signal::KILL);
                 process_tree::signal_all(&process_tree::below(getpid()), Signal::KILL);
             }
         }
@@ -209,7 +209,7 @@ impl MainLoop {
 
     /// Prints each text once.
     fn print_once(&mut self, line: String, text: String) {
-        if self.said.len() < LINES && self.said.insert(text) {
+        if self.printed.len() < MAX_LINES && self.printed.insert(text) {
             tracing::warn!("{line}");
         }
     }
@@ -221,30 +221,30 @@ impl MainLoop {
         };
         let mut ready = [PollFd::from_borrowed_fd(notifier.fd(), PollFlags::IN)];
         let _ = poll(&mut ready, Some(&Timespec::default()));
-        let (readable, over) = {
+        let (readable, hung_up) = {
             let flags = ready[0].revents();
             (
                 flags.contains(PollFlags::IN),
                 flags.contains(PollFlags::HUP),
             )
         };
-        let gone = readable && notifier.receive(self.tree.supervisor.stats_page()).is_err();
+        let is_unused = readable && notifier.receive(self.tree.supervisor.stats_page()).is_err();
         notifier
             .take_requests()
             .into_iter()
             .for_each(|request| self.tree.supervisor.connect(request));
         if notifier.is_waiting() {
             self.tree.supervisor.ring_shared_memory();
-            // A pager that does nothing sleeps for longer than the call waits.
+            // An idle pager sleeps for longer than the call waits.
             self.tree.supervisor.wake_evictors();
         }
         let refused = notifier.settle(&self.tree.supervisor);
-        if gone || (over && !readable) {
+        if is_unused || (hung_up && !readable) {
             self.tree.program.notifier = None;
         }
         if refused > 0 {
             let text =
-                "direct I/O was refused to a program: a pager of the tree did not answer in time"
+                "direct I/O was refused to a program: a pager of the tree did not acknowledge the check of pinned pages in time"
                     .to_owned();
             self.print_once(text.clone(), text);
         }
@@ -260,7 +260,9 @@ impl MainLoop {
         }
         let named = Signal::from_named_raw(signal.signal);
         if self.status.is_none() {
-            self.asked_to_end = named.filter(|s| TO_END.contains(s)).or(self.asked_to_end);
+            self.end_request = named
+                .filter(|s| END_SIGNALS.contains(s))
+                .or(self.end_request);
         }
         let queued = signal.code == libc::SI_QUEUE;
         match (self.status, named) {
@@ -268,7 +270,7 @@ impl MainLoop {
                 let value = libc::sigval {
                     sival_ptr: signal.value as *mut libc::c_void,
                 };
-                // SAFETY: our own child, not yet waited for, so the number is still its.
+                // SAFETY: our own child, which is not reaped yet, so the number is still the child's.
                 unsafe {
                     libc::sigqueue(
                         self.tree.program.pid.as_raw_nonzero().get(),
@@ -287,7 +289,7 @@ impl MainLoop {
     }
 
     /// Reaps children that ended, and handles those that stopped or continued. Returns true if
-    /// none is left.
+    /// no child is left.
     fn reap(&mut self) -> bool {
         loop {
             let mut status = 0;
@@ -305,17 +307,17 @@ impl MainLoop {
             match pid {
                 0 => return false,
                 -1 => return std::io::Error::last_os_error().raw_os_error() == Some(libc::ECHILD),
-                // A program that has been reaped may have left its number to another process.
+                // Another process may have the number of a program that was reaped.
                 pid if self.status.is_some()
                     || pid != self.tree.program.pid.as_raw_nonzero().get() =>
                 {
                     let pager = Pid::from_raw(pid).filter(|_| libc::WIFSTOPPED(status));
-                    // A pattern of `pkill` can stop the pager, too, which has to run to give a stopped program's frames up.
+                    // `pkill` by a pattern can stop the pager, too, which has to run to give up a stopped program's frames.
                     if let Some(pid) = pager.filter(|pid| self.tree.supervisor.is_pager(*pid)) {
                         let _ = rustix::process::kill_process(pid, Signal::CONT);
                     }
                 }
-                // Both by this process, so that they arrive in their order.
+                // This process sends both signals, so that they arrive in order.
                 _ if libc::WIFSTOPPED(status) => self.signal_front(Signal::STOP),
                 _ if libc::WIFCONTINUED(status) => self.signal_front(Signal::CONT),
                 _ => {
@@ -332,7 +334,7 @@ impl MainLoop {
         }
     }
 
-    /// The kernel's dumper takes a missing page for one that was never written.
+    /// Reports a core dump that lacks pages: the kernel dumps a missing page as if it was never written.
     fn report_core_dump(&mut self, pid: libc::pid_t) {
         if self.tree.supervisor.counter(Counter::Staged) == 0 {
             return;
@@ -342,24 +344,24 @@ impl MainLoop {
         self.print_once(format!("[{pid}] {text}"), text.to_owned());
     }
 
-    /// Handles the time between the program's end and that of the last process.
+    /// Handles the time between the end of the program and the end of the last process.
     fn on_program_ended(&mut self) {
         let Some(ended) = self.ended else { return };
         if self.tree.spec.kill_survivors {
             process_tree::kill_below(KILL_LIMIT);
             return;
         }
-        if let Some(signal) = self.asked_to_end.take() {
+        if let Some(signal) = self.end_request.take() {
             signal_survivors(signal);
         }
-        if ended.elapsed() > REMARK && !self.remarked {
+        if ended.elapsed() > NOTICE_DELAY && !self.is_noticed {
             let mut left = process_tree::below(getpid());
             left.retain(|pid| !self.tree.supervisor.is_pager(*pid));
             let left = left.len();
             if left == 0 {
                 return;
             }
-            self.remarked = true;
+            self.is_noticed = true;
             tracing::warn!(
                 "{} has ended; {left} of the processes it started run on and keep the contract: waiting \
                  for them (a signal to this process goes to them all; --on-exit kill ends them at once)",
@@ -369,11 +371,11 @@ impl MainLoop {
     }
 }
 
-/// Sends a signal to all processes that outlive the program. One that is stopped acts on a request to end only when it goes on.
+/// Sends a signal to all processes that outlive the program. A stopped process handles a request to end only once it continues.
 fn signal_survivors(signal: Signal) {
     let left = process_tree::below(getpid());
     process_tree::signal_all(&left, signal);
-    if TO_END.contains(&signal) {
+    if END_SIGNALS.contains(&signal) {
         process_tree::signal_all(&left, Signal::CONT);
     }
 }

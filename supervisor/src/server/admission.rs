@@ -1,16 +1,16 @@
 //! Admission of processes: each becomes a domain with its guarantee, receives the memory and
-//! descriptors it works with, and is watched by a pidfd from then on.
+//! descriptors that it works with, and is watched by a pidfd from then on.
 //!
-//! A child of a fork has its domain before it exists: its parent reserves it, so that a fork
-//! that cannot be paged fails as a fork does.
+//! A parent admits the domain of its child before the fork, so that a fork whose child could not be
+//! paged fails as forks do.
 
 use super::new_images::NewImage;
-use super::{A_TURN, CONNECTION, LISTENER, PIDFD, STRANGER, Supervisor};
+use super::{CONNECTION, LISTENER, MAX_PER_DISPATCH, PIDFD, Supervisor, UNIDENTIFIED};
 use crate::TreeEvent;
 use crate::descriptor_reserve;
 use crate::processes::{PagedProcess, program_of};
 use crate::shared_memory::TreeParts;
-use crate::sockets::{self, Peer, answer, refuse};
+use crate::sockets::{self, Peer, refuse, send_reply};
 use frames::{DomainId, DomainPhase};
 use host::fd_reaper::PeerFd;
 use host::procfs::is_shortage;
@@ -28,24 +28,24 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 use wired::Counter;
 
-/// Connections that have not sent their first message. With more than that the oldest is
-/// closed: a process sends it at once.
-const MOST_STRANGERS: usize = 256;
+/// Most connections that have not sent their first message. Beyond it the oldest is closed: a process
+/// sends that message at once.
+const MAX_UNIDENTIFIED: usize = 256;
 
 /// A connection whose process has not sent its first message.
 pub(super) struct UnidentifiedPeer {
     connection: PeerFd,
-    /// Where the connection was made by name; else each message has its sender.
+    /// The peer of a connection that was made by name; other messages carry their sender.
     peer: Option<Peer>,
 }
 
 impl Supervisor {
-    pub(super) fn hello(
+    pub(super) fn on_hello(
         &mut self,
         connection: PeerFd,
         peer: Peer,
         hello: Hello,
-        happened: &mut Vec<TreeEvent>,
+        events: &mut Vec<TreeEvent>,
     ) {
         let Some(pid) = peer.pid else {
             return;
@@ -62,8 +62,8 @@ impl Supervisor {
                 let Some(user) = peer.user() else {
                     return refuse(&connection, "the program has ended");
                 };
-                // The image before this one ended with the exec, seen or not yet.
-                self.end_image_of(program, happened);
+                // The previous image ended with the exec, even if its end has not been handled yet.
+                self.end_previous_image(program, events);
                 match self.check_user(user) {
                     Ok(()) => {
                         let since = Instant::now();
@@ -73,7 +73,7 @@ impl Supervisor {
                             program,
                             since,
                         });
-                        return self.admit_images(happened);
+                        return self.admit_images(events);
                     }
                     Err(text) => Err(text),
                 }
@@ -81,49 +81,49 @@ impl Supervisor {
             Hello::Fork { child, .. } => self.claim(child),
             Hello::Release { parent, child } => {
                 if self.is(parent, pid) && self.claim(child).is_ok() {
-                    self.take_back(DomainId::from_raw(child));
+                    self.reclaim(DomainId::from_raw(child));
                 }
-                answer(&connection, Reply::Released, &[]);
+                send_reply(&connection, Reply::Released, &[]);
                 return;
             }
         };
-        // The child of a fork that is refused tells its parent so, which then gives the domain back: a parent whose child's
-        // domain has gone takes that for a child that has run.
+        // A refused child reports that to its parent, which then releases the domain. So the domain is not reclaimed here:
+        // a parent takes the end of its child's domain for a child that has run.
         let slot = domain.and_then(|domain| match descriptor_reserve::has_room_for_more() {
-            true => self.enter(&connection, pid, program, domain),
-            false => Err(cannot_take_in(&io::Errno::MFILE.into())),
+            true => self.admit_process(&connection, pid, program, domain),
+            false => Err(cannot_admit(&io::Errno::MFILE.into())),
         });
         if let Ok(slot) = &slot {
             self.stats_page.block(*slot).add(Counter::Forks, 1);
         }
-        happened.push(joined_or_refused(&connection, program, slot));
+        events.push(joined_or_refused(&connection, program, slot));
     }
 
-    /// Lets new images in that find a domain, and refuses those that have waited too long for one.
-    pub(super) fn admit_images(&mut self, happened: &mut Vec<TreeEvent>) {
+    /// Admits new images for which a domain is free, and refuses those that have waited too long.
+    pub(super) fn admit_images(&mut self, events: &mut Vec<TreeEvent>) {
         while let Some((image, domain)) = self.new_images.admit(&self.ledger, self.settings.frames)
         {
             let (pid, program) = (image.pid, image.program);
             let slot = domain.and_then(|domain| {
-                let entered = self.enter(&image.connection, pid, program, domain);
-                entered.inspect_err(|_| _ = self.take_back(domain))
+                let entered = self.admit_process(&image.connection, pid, program, domain);
+                entered.inspect_err(|_| _ = self.reclaim(domain))
             });
-            happened.push(joined_or_refused(&image.connection, program, slot));
+            events.push(joined_or_refused(&image.connection, program, slot));
         }
     }
 
-    /// As [`Supervisor::hello`], of a process whose call carries the message.
-    pub(super) fn hello_of_call(&mut self, connection: PeerFd, pid: Option<Pid>, hello: Hello) {
-        let mut happened = std::mem::take(&mut self.joined_by_call);
-        self.hello(connection, Peer { pid, uid: None }, hello, &mut happened);
-        self.joined_by_call = happened;
+    /// As [`Supervisor::on_hello`], for a process whose call carries the message.
+    pub(super) fn on_hello_by_call(&mut self, connection: PeerFd, pid: Option<Pid>, hello: Hello) {
+        let mut events = std::mem::take(&mut self.joined_by_call);
+        self.on_hello(connection, Peer { pid, uid: None }, hello, &mut events);
+        self.joined_by_call = events;
     }
 
-    /// Whether a new image of this user may have the tree's store. A process that maps it can read
-    /// and change the pages of all others, which natively another user's process cannot.
+    /// Checks that a new image of this user may map the tree's store. A process that maps it can read
+    /// and change the pages of all others, which natively a process of another user cannot.
     ///
-    /// One that changes its user without exec has the store mapped already, with the memory that
-    /// it had before. That cannot be taken away, nor from the children it forks.
+    /// A process that changes its user without exec has the store mapped already, and so have the
+    /// children that it forks; that cannot be revoked.
     fn check_user(&self, uid: u32) -> Result<(), String> {
         let own = sockets::own_uid();
         match uid == own || self.settings.share_store {
@@ -137,13 +137,13 @@ impl Supervisor {
     }
 
     /// A process requests something of the tree's shared memory.
-    pub(super) fn at_shared_memory(
+    pub(super) fn on_shared_request(
         &mut self,
         slot: SlotIndex,
         request: SharedRequest,
         mut fds: impl Iterator<Item = PeerFd>,
     ) {
-        let (Some(member), Some(answer)) = (self.members.get_mut(slot), fds.next()) else {
+        let (Some(member), Some(reply)) = (self.members.get_mut(slot), fds.next()) else {
             return;
         };
         let tree = TreeParts {
@@ -155,17 +155,17 @@ impl Supervisor {
             links: &mut self.links,
         };
         self.shared_memory
-            .serve(answer, member, request, fds.next(), tree);
+            .serve(reply, member, request, fds.next(), tree);
     }
 
-    /// Returns true if a process is the one it claims to be.
+    /// Returns true if a process has the domain that it claims.
     fn is(&self, domain: RawDomainId, pid: Pid) -> bool {
         self.members
             .get(slot_of(domain))
-            .is_some_and(|member| member.is(domain, pid))
+            .is_some_and(|member| member.matches(domain, pid))
     }
 
-    /// The domain admitted for a child, if it is there and no process has it.
+    /// The domain admitted for a child, if it exists and no process has it.
     fn claim(&self, child: RawDomainId) -> Result<DomainId, String> {
         let domain = DomainId::from_raw(child);
         let free = self.members.get(slot_of(child)).is_none();
@@ -173,16 +173,19 @@ impl Supervisor {
             .ledger
             .stats(domain)
             .is_some_and(|v| matches!(v.phase, DomainPhase::Nascent | DomainPhase::Live));
-        // Taken back a second time, it would take the pages of the next domain in its slot.
+        // Reclaiming it a second time would reclaim the pages of the next domain in its slot.
         let is_ending = self.unfinished.contains(&domain);
         match free && there && !is_ending {
             true => Ok(domain),
-            false => Err("the domain admitted for this child is gone or another's".into()),
+            false => Err(
+                "the domain admitted for this child has been released, or another process has it"
+                    .into(),
+            ),
         }
     }
 
-    /// Makes a process a member and lets it in.
-    fn enter(
+    /// Adds a process to the table, and sends it the welcome.
+    fn admit_process(
         &mut self,
         connection: &PeerFd,
         pid: Pid,
@@ -190,15 +193,15 @@ impl Supervisor {
         domain: DomainId,
     ) -> Result<SlotIndex, String> {
         let slot = slot_of(domain.raw());
-        let entered = self.try_enter(connection, pid, program, domain);
+        let entered = self.try_admit_process(connection, pid, program, domain);
         entered.map(|()| slot).map_err(|what| {
             self.program_ends.on_ended(slot, program);
             self.members.remove(slot);
-            cannot_take_in(&what)
+            cannot_admit(&what)
         })
     }
 
-    fn try_enter(
+    fn try_admit_process(
         &mut self,
         connection: &PeerFd,
         pid: Pid,
@@ -215,15 +218,15 @@ impl Supervisor {
         // A process that starts careful has nothing to acknowledge.
         let careful = self.stats_page.careful().load(Ordering::SeqCst);
         block.careful_seen().store(careful, Ordering::SeqCst);
-        // Before the program runs: it may end, and its parent go on, before this thread does.
+        // Published before the program runs: it may end, and its parent continue, before this thread does.
         self.program_ends.on_joined(slot, program);
         match self.welcome(connection, domain) {
-            // It has died: its pidfd reports that.
+            // The process has died, which its pidfd reports.
             Err(why) if why.kind() == ErrorKind::BrokenPipe => {}
             sent => sent?,
         }
         self.members.insert(member);
-        self.past.processes += 1;
+        self.finished.processes += 1;
         Ok(())
     }
 
@@ -259,16 +262,16 @@ impl Supervisor {
             options,
             roles,
         };
-        Ok(sockets::try_answer(
+        Ok(sockets::try_send_reply(
             connection,
             Reply::Welcome(welcome),
             &fds,
         )?)
     }
 
-    pub(super) fn at_port(&mut self, happened: &mut Vec<TreeEvent>) {
-        for _ in 0..A_TURN {
-            let received = sockets::receive(&self.doors.port, sockets::own_uid());
+    pub(super) fn on_port(&mut self, events: &mut Vec<TreeEvent>) {
+        for _ in 0..MAX_PER_DISPATCH {
+            let received = sockets::receive(&self.listeners.port, sockets::own_uid());
             let Ok((message, mut fds)) = received else {
                 return;
             };
@@ -280,55 +283,57 @@ impl Supervisor {
             };
             match (fds.next(), Hello::decode(message.as_slice())) {
                 (Some(connection), Some(hello)) => {
-                    self.hello(connection, sender.into(), hello, happened)
+                    self.on_hello(connection, sender.into(), hello, events)
                 }
                 (Some(connection), None) => refuse(&connection, sockets::OTHER_BUILD),
-                (None, _) => happened.extend(TreeEvent::of_message(sender.pid, message.as_slice())),
+                (None, _) => events.extend(TreeEvent::of_message(sender.pid, message.as_slice())),
             }
         }
     }
 
-    /// Accepts connections by the name, where there is one, unless too many descriptors wait to be
-    /// closed: any user may connect, and leave there what takes for ever to be closed.
+    /// Watches the socket with a name, where there is one, unless too many descriptors wait to be
+    /// closed: any user may connect, and send descriptors whose close takes for ever.
     pub(super) fn watch_listener(&mut self) -> io::Result<()> {
-        if let (Some(listener), false) = (self.doors.listener(), PeerFd::is_reaper_full()) {
+        if let (Some(listener), false) = (self.listeners.listener(), PeerFd::is_reaper_full()) {
             self.watched.add(listener, LISTENER)?;
             self.accepts_by_name = true;
         }
         Ok(())
     }
 
-    pub(super) fn at_listener(&mut self) {
-        for _ in 0..A_TURN {
+    pub(super) fn on_listener(&mut self) {
+        for _ in 0..MAX_PER_DISPATCH {
             if PeerFd::is_reaper_full() {
                 self.accepts_by_name = false;
-                self.doors.listener().inspect(|it| self.watched.remove(it));
+                self.listeners
+                    .listener()
+                    .inspect(|it| self.watched.remove(it));
                 return;
             }
-            let Some((connection, peer)) = self.doors.accept() else {
+            let Some((connection, peer)) = self.listeners.accept() else {
                 return;
             };
             // The name is no secret; only our own tree may join.
             if peer.is_of_tree() {
-                self.add_stranger(connection, Some(peer));
+                self.add_unidentified(connection, Some(peer));
             }
         }
     }
 
-    pub(super) fn add_stranger(&mut self, connection: PeerFd, peer: Option<Peer>) {
-        let token = STRANGER | (self.next_stranger & 0xffff_ffff);
-        self.next_stranger += 1;
+    pub(super) fn add_unidentified(&mut self, connection: PeerFd, peer: Option<Peer>) {
+        let token = UNIDENTIFIED | (self.next_unidentified & 0xffff_ffff);
+        self.next_unidentified += 1;
         if self.watched.add(&connection, token).is_ok() {
-            self.strangers
+            self.unidentified
                 .insert(token, UnidentifiedPeer { connection, peer });
         }
-        if self.strangers.len() > MOST_STRANGERS {
-            self.strangers.pop_first();
+        if self.unidentified.len() > MAX_UNIDENTIFIED {
+            self.unidentified.pop_first();
         }
     }
 
-    pub(super) fn at_stranger(&mut self, token: u64, happened: &mut Vec<TreeEvent>) {
-        let Some(UnidentifiedPeer { connection, peer }) = self.strangers.remove(&token) else {
+    pub(super) fn on_unidentified(&mut self, token: u64, events: &mut Vec<TreeEvent>) {
+        let Some(UnidentifiedPeer { connection, peer }) = self.unidentified.remove(&token) else {
             return;
         };
         self.watched.remove(&connection);
@@ -339,8 +344,8 @@ impl Supervisor {
             return;
         };
         match (Hello::decode(message.as_slice()), peer.pid) {
-            (Some(hello), _) => self.hello(connection, peer, hello, happened),
-            (None, Some(pid)) => happened.extend(TreeEvent::of_message(pid, message.as_slice())),
+            (Some(hello), _) => self.on_hello(connection, peer, hello, events),
+            (None, Some(pid)) => events.extend(TreeEvent::of_message(pid, message.as_slice())),
             (None, None) => {}
         }
     }
@@ -352,7 +357,7 @@ impl Supervisor {
             pid: Some(pid),
             uid: Some(sockets::own_uid()),
         };
-        self.hello(
+        self.on_hello(
             PeerFd::new(connection, sockets::own_uid()),
             peer,
             Hello::Exec {
@@ -363,15 +368,15 @@ impl Supervisor {
     }
 }
 
-fn cannot_take_in(why: &std::io::Error) -> String {
+fn cannot_admit(why: &std::io::Error) -> String {
     let remedy = match is_shortage(why) {
         true => ": raise `ulimit -n` before it",
         false => "",
     };
-    format!("`selfpage run` cannot take in one more process ({why}){remedy}")
+    format!("`selfpage run` cannot admit one more process ({why}){remedy}")
 }
 
-/// What became of a process's first message, for the process and for the tree.
+/// The event of a process's first message. Sends the refusal if there is one.
 fn joined_or_refused(
     connection: &PeerFd,
     program: Pid,

@@ -1,7 +1,8 @@
-//! New images: each program that begins one gets a domain, once there is one.
+//! New images: each gets a domain, once one is free.
 //!
-//! An image joins before what the image before it held is back, and a process that a program has just reaped may have its domain
-//! for some milliseconds more. So an image that finds no domain, or no descriptors, waits: past `exec` there is no way back for it.
+//! An image joins before the resources of the previous image are reclaimed, and a process that was just reaped may have
+//! its domain for some milliseconds more. So an image that finds no free domain, or no descriptors, waits: after `exec`
+//! the program cannot return to the previous image.
 
 use crate::descriptor_reserve;
 use frames::{Contract, DomainId, Ledger};
@@ -12,7 +13,7 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 /// How long an image waits for the domain and the descriptors of a process that has ended.
-const PATIENCE: Duration = Duration::from_secs(2);
+const MAX_WAIT: Duration = Duration::from_secs(2);
 
 /// A process that has sent its first message, as a new image.
 pub(super) struct NewImage {
@@ -22,7 +23,7 @@ pub(super) struct NewImage {
     pub since: Instant,
 }
 
-/// The images that wait, in the order in which they came.
+/// The images that wait, in the order of their arrival.
 #[derive(Default)]
 pub(super) struct NewImages(VecDeque<NewImage>);
 
@@ -35,13 +36,13 @@ impl NewImages {
         self.0.push_back(image);
     }
 
-    /// The first image, with a domain that has its guarantee, or the reason that it gets none. None while it waits.
+    /// The first image, with a domain that has its guarantee, or the refusal. `None` while the image waits.
     pub fn admit(
         &mut self,
         ledger: &Ledger,
         frames: u32,
     ) -> Option<(NewImage, Result<DomainId, String>)> {
-        let is_late = self.0.front()?.since.elapsed() >= PATIENCE;
+        let is_late = self.0.front()?.since.elapsed() >= MAX_WAIT;
         if !is_late && !descriptor_reserve::has_room_for_image() {
             return None;
         }

@@ -11,15 +11,15 @@ use rustix::process::Pid;
 use std::time::Instant;
 
 impl Supervisor {
-    /// A process has ended: keeps its totals, reclaims everything else.
-    pub(super) fn retire(&mut self, slot: SlotIndex, happened: &mut Vec<TreeEvent>) {
+    /// A process has ended: adds its counters to the totals, and reclaims its resources.
+    pub(super) fn retire(&mut self, slot: SlotIndex, events: &mut Vec<TreeEvent>) {
         let Some(member) = self.members.remove(slot) else {
             return;
         };
         self.watched.remove(&member.connection);
         self.watched.remove(&member.pidfd);
         self.shared_memory.end(slot);
-        self.past.keep(self.stats_page.block(slot));
+        self.finished.keep(self.stats_page.block(slot));
         let is_last = self.members.iter().next().is_none();
         if let Some(store) = &mut self.store {
             store.note_peak(is_last);
@@ -27,16 +27,16 @@ impl Supervisor {
         let (domain, pid) = (member.domain, member.program);
         let frames = self.drain(domain);
         match member.into_orphaned_memory() {
-            // A process that uses the memory may still release pages, under the number of this slot.
+            // A process that uses the memory may still release pages by the number of this slot.
             Some(memory) => self.orphaned.push((domain, memory)),
-            None => self.take_back_slot(domain),
+            None => self.reclaim_slot(domain),
         }
         // Its parent may fork another child at once.
         self.program_ends.on_ended(slot, pid);
-        happened.push(TreeEvent::Left { slot, pid, frames });
+        events.push(TreeEvent::Left { slot, pid, frames });
     }
 
-    /// Serves memory whose pager has ended, and takes the slots of what is not used any more.
+    /// Fails faults in memory whose pager has ended, and reclaims the slots of memory that is not used any more.
     pub(super) fn serve_orphaned(&mut self) {
         let ended = self
             .orphaned
@@ -44,37 +44,37 @@ impl Supervisor {
         let ended: Vec<_> = ended.map(|(domain, _)| domain).collect();
         ended
             .into_iter()
-            .for_each(|domain| self.take_back_slot(domain));
+            .for_each(|domain| self.reclaim_slot(domain));
     }
 
-    /// A program begins a new image. The pager process of the one before is ended, and what it
-    /// held comes back with its end.
-    pub(super) fn end_image_of(&mut self, program: Pid, happened: &mut Vec<TreeEvent>) {
+    /// A program begins a new image: ends the pager process of the previous image, whose resources are
+    /// reclaimed after that.
+    pub(super) fn end_previous_image(&mut self, program: Pid, events: &mut Vec<TreeEvent>) {
         let Some(slot) = self.members.of(program).map(PagedProcess::slot) else {
             return;
         };
-        // Its lifeline, sent before that image ran: unread, it would kill the program with it.
-        self.at_member(slot, happened);
+        // Receives its lifeline, which was sent before that image ran: an unread one would kill the program.
+        self.on_member(slot, events);
         let Some(before) = self.members.get(slot) else {
             return;
         };
         match before.pid == program {
-            true => self.retire(slot, happened),
+            true => self.retire(slot, events),
             false => before.end_image(),
         }
     }
 
-    /// Reclaims the frames of a domain, and its pages and slot now or as soon as possible. Returns how
-    /// many frames.
+    /// Reclaims the frames of a domain, and its pages and slot now or as soon as possible. Returns the
+    /// number of frames.
     ///
-    /// The frames do not wait for the I/O: they count memory that is gone with the process, while a
-    /// request may wait for a paging server for any time. What is read arrives in its channel's
-    /// memory, which is in no ledger. Of its own memory the kernel keeps only the pages of direct
-    /// I/O in flight, so others are given more than is free by no more than the store has under way
-    /// for one process, and only until that I/O ends.
-    pub(super) fn take_back(&mut self, domain: DomainId) -> u32 {
+    /// The frames do not wait for the I/O: they count memory that the process's end has freed, while a
+    /// request may wait for a paging server for any time. Data that is read arrives in the channel's
+    /// memory, which no ledger counts. Of the process's memory the kernel keeps only the pages of direct
+    /// I/O in flight. So others get more frames than are free by at most the I/O that the store has in
+    /// flight for one process, and only until that I/O ends.
+    pub(super) fn reclaim(&mut self, domain: DomainId) -> u32 {
         let frames = self.drain(domain);
-        self.take_back_slot(domain);
+        self.reclaim_slot(domain);
         frames
     }
 
@@ -87,47 +87,47 @@ impl Supervisor {
         frames
     }
 
-    fn take_back_slot(&mut self, domain: DomainId) {
-        if !self.try_take_back(domain) {
+    fn reclaim_slot(&mut self, domain: DomainId) {
+        if !self.try_reclaim_slot(domain) {
             self.unfinished.push(domain);
         }
     }
 
-    /// Pages before the slot: once the ledger has that back another process may get it. Not before the last writes have
-    /// ended, however long a device takes: they would overwrite another process's pages.
-    fn try_take_back(&mut self, domain: DomainId) -> bool {
+    /// Reclaims the pages before the slot: once the ledger has the slot another process may get it. Not before the last
+    /// writes have ended, however long a device takes: they would overwrite another process's pages.
+    fn try_reclaim_slot(&mut self, domain: DomainId) -> bool {
         let slot = slot_of(domain.raw());
         let store = self.store.as_ref();
-        let quiet = self.links.is_quiet(slot) && store.is_none_or(|store| store.is_quiet(slot));
-        let free = quiet && store.is_none_or(|store| store.retire(slot));
-        if free {
+        let is_quiet = self.links.is_quiet(slot) && store.is_none_or(|store| store.is_quiet(slot));
+        let is_reclaimed = is_quiet && store.is_none_or(|store| store.retire(slot));
+        if is_reclaimed {
             self.ledger.retire(domain);
         }
-        free
+        is_reclaimed
     }
 
-    /// Frees the room of the tree's swap file at the end of the tree: another run may begin at once.
+    /// Frees the room of the tree's swap file at the end of the tree, since another run may begin at once.
     pub fn free_store(&self) {
         if let Some(store) = &self.store {
             store.shared().free_room();
         }
     }
 
-    pub(super) fn finish(&mut self) {
+    pub(super) fn retry_unfinished(&mut self) {
         let mut unfinished = std::mem::take(&mut self.unfinished);
-        unfinished.retain(|domain| !self.try_take_back(*domain));
+        unfinished.retain(|domain| !self.try_reclaim_slot(*domain));
         self.unfinished = unfinished;
     }
 
-    /// Reclaims domains of children that no process can claim any more: those that died between fork and their
-    /// first message, or that were never forked.
+    /// Reclaims domains of children that no process can claim any more: the child died between fork and its
+    /// first message, or was never forked.
     pub(super) fn sweep(&mut self) {
         self.swept = Instant::now();
         if !self.accepts_by_name {
             let _ = self.watch_listener();
         }
         self.links.update_fault_cost(&self.stats_page);
-        let gone: Vec<DomainId> = self
+        let released: Vec<DomainId> = self
             .ledger
             .all_stats()
             .filter(|view| self.members.get(slot_of(view.id.raw())).is_none())
@@ -139,8 +139,8 @@ impl Supervisor {
             processes: &self.members,
             ledger: &self.ledger_fd,
         };
-        for domain in self.unclaimed.never_claimed(gone, &claims) {
-            self.take_back(domain);
+        for domain in self.unclaimed.never_claimed(released, &claims) {
+            self.reclaim(domain);
         }
     }
 }

@@ -1,6 +1,6 @@
-//! Domains of children that were forked and have not joined: most are about to, some were killed before, and a parent that
-//! was killed in its fork had none. What such a domain holds is the child's memory, so it is taken back only when
-//! no process is left that can be the child.
+//! Domains of children that were forked and have not joined: most children are about to join, some were killed before,
+//! and a parent that was killed in its fork had no child. The frames of such a domain are the child's memory, so the
+//! domain is reclaimed only when no process is left that can be the child.
 
 use crate::processes::ProcessTable;
 use frames::DomainId;
@@ -9,10 +9,10 @@ use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::process::Pid;
 
-/// What /proc shows of the mapping of a ledger.
+/// The name of a ledger's mapping in /proc.
 const LEDGER: &str = "selfpage-ledger";
 
-/// A domain and the processes that can be its child, which are looked up when it is seen again: nearly all have joined by then.
+/// A domain and the processes that can be its child. They are looked up at the second sweep: nearly all children have joined by then.
 struct Unclaimed {
     domain: DomainId,
     candidates: Option<Vec<Process>>,
@@ -29,11 +29,11 @@ pub(super) struct Claims<'a> {
 }
 
 impl UnclaimedDomains {
-    /// Returns those of `domains`, which their creators have let go, that no process can claim any more.
+    /// Returns those of `domains`, which their creators have released, that no process can claim any more.
     pub fn never_claimed(&mut self, domains: Vec<DomainId>, claims: &Claims<'_>) -> Vec<DomainId> {
         let mut known = std::mem::take(&mut self.0);
         known.retain(|unclaimed| domains.contains(&unclaimed.domain));
-        // The child existed when its domain was let go: later processes are other domains' children.
+        // The child existed when its domain was released: later processes are children of other domains.
         let mut now = None;
         for unclaimed in &mut known {
             if unclaimed.candidates.is_none() {
@@ -46,8 +46,8 @@ impl UnclaimedDomains {
         }
         let is_new = |domain: &DomainId| known.iter().all(|unclaimed| unclaimed.domain != *domain);
         let new: Vec<DomainId> = domains.into_iter().filter(is_new).collect();
-        let is_never = |it: &Unclaimed| it.candidates.as_ref().is_some_and(Vec::is_empty);
-        let (never, unclaimed): (Vec<_>, Vec<_>) = known.into_iter().partition(is_never);
+        let has_no_candidate = |it: &Unclaimed| it.candidates.as_ref().is_some_and(Vec::is_empty);
+        let (never, unclaimed): (Vec<_>, Vec<_>) = known.into_iter().partition(has_no_candidate);
         self.0 = unclaimed;
         self.0.extend(new.into_iter().map(|domain| Unclaimed {
             domain,
@@ -58,7 +58,7 @@ impl UnclaimedDomains {
 }
 
 impl Claims<'_> {
-    /// None where they are not known, for want of a descriptor: they are looked up again then.
+    /// The processes that can claim a domain; `None` where a shortage of descriptors keeps them unknown: they are looked up again then.
     fn candidates(&self) -> Option<Vec<Process>> {
         let below = process_tree::try_below(rustix::process::getpid()).ok()?;
         let mut processes: Vec<Process> = below.into_iter().map(process_tree::process).collect();
@@ -66,8 +66,8 @@ impl Claims<'_> {
         Some(processes)
     }
 
-    /// Whether a process is a forked child that has not joined: it has its parent's mapping of the
-    /// ledger, and is neither a member nor a member's pager process.
+    /// Returns true if a process is a forked child that has not joined: it has its parent's mapping of the
+    /// ledger, and is neither a program nor a pager process.
     fn is_candidate(&self, process: Process) -> bool {
         let Some(pid) =
             Pid::from_raw(process.pid as i32).filter(|_| process_tree::is_alive(process))
@@ -78,7 +78,7 @@ impl Claims<'_> {
         members.all(|member| member.pid != pid && member.program != pid) && self.maps_ledger(pid)
     }
 
-    /// A process that has not ended and whose mappings cannot be read counts as one that maps it.
+    /// Returns true if a process maps the ledger, or has not ended and its mappings cannot be read.
     fn maps_ledger(&self, pid: Pid) -> bool {
         let Ok(ledger) = rustix::fs::fstat(self.ledger) else {
             return true;

@@ -1,6 +1,6 @@
-//! A supervisor, and the way to it.
+//! A supervisor, and the ports by which processes join it.
 
-// Each test uses a part of it.
+// Each test binary uses a part of this module.
 #![allow(dead_code)]
 
 use link::client::SupervisorPort;
@@ -8,7 +8,7 @@ use rustix::fd::AsRawFd;
 use store::StoreConfig;
 use supervisor::{Supervisor, SupervisorConfig};
 
-/// What a tree without a store is promised.
+/// The configuration of a tree without a store.
 pub fn settings(frames: u32) -> SupervisorConfig {
     SupervisorConfig {
         frames,
@@ -22,7 +22,7 @@ pub fn settings(frames: u32) -> SupervisorConfig {
     }
 }
 
-/// With both sockets that processes come in by where there is no filter.
+/// A supervisor with both sockets by which processes join where there is no filter.
 pub fn start(frames: u32, store: Option<StoreConfig>) -> Supervisor {
     let settings = SupervisorConfig {
         store,
@@ -33,9 +33,9 @@ pub fn start(frames: u32, store: Option<StoreConfig>) -> Supervisor {
     supervisor
 }
 
-/// Both doors, or only the listening one.
+/// A port with both sockets, or only with the listening one.
 pub fn port(supervisor: &Supervisor, both: bool) -> SupervisorPort {
-    let number = supervisor.door().as_raw_fd();
+    let number = supervisor.inherited_port().as_raw_fd();
     let environment = supervisor.environment(number).unwrap();
     let value = |i: usize| environment[i].1.as_encoded_bytes();
     SupervisorPort::parse(both.then(|| value(0)), Some(value(1))).unwrap()

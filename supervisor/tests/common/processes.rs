@@ -1,6 +1,6 @@
 //! Processes of a tree, played by forks and threads of the test.
 
-// Each test uses a part of it.
+// Each test binary uses a part of this module.
 #![allow(dead_code)]
 
 use link::client::{JoinError, Joined, SupervisorPort};
@@ -19,7 +19,7 @@ pub fn join(port: SupervisorPort, hello: Hello) -> JoinHandle<Result<Joined, Joi
     std::thread::spawn(move || port.join(hello))
 }
 
-/// What a child of this process does in `play`; it never returns.
+/// Starts a child of this process, which runs `play` and exits.
 pub fn child(play: impl FnOnce()) -> Pid {
     // SAFETY: the child runs only `play` and exits.
     let pid = unsafe { libc::fork() };
@@ -39,17 +39,14 @@ pub fn end(child: Pid) {
     }
 }
 
-/// Dispatches until `done` is satisfied by what happened so far.
+/// Dispatches until `done` is satisfied by the events so far.
 pub fn until(
     supervisor: &mut Supervisor,
     mut done: impl FnMut(&[TreeEvent]) -> bool,
 ) -> Vec<TreeEvent> {
-    let (mut happened, begin) = (Vec::new(), Instant::now());
-    while !done(&happened) {
-        assert!(
-            begin.elapsed() < Duration::from_secs(20),
-            "only {happened:?}"
-        );
+    let (mut events, begin) = (Vec::new(), Instant::now());
+    while !done(&events) {
+        assert!(begin.elapsed() < Duration::from_secs(20), "only {events:?}");
         let mut fds = [rustix::event::PollFd::from_borrowed_fd(
             supervisor.fd(),
             rustix::event::PollFlags::IN,
@@ -59,9 +56,9 @@ pub fn until(
             tv_nsec: 10_000_000,
         };
         rustix::event::poll(&mut fds, Some(&limit)).unwrap();
-        happened.extend(supervisor.dispatch());
+        events.extend(supervisor.dispatch());
     }
-    happened
+    events
 }
 
 pub fn joined(event: &TreeEvent) -> bool {

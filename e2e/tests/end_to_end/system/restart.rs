@@ -52,7 +52,7 @@ fn successor(disks: &Arc<Disks>, _: Size) -> Verdict {
     ensure(said == expected, || {
         format!("it printed {said:?}, alone {expected:?}")
     })?;
-    outcome.mentions("is there again")?;
+    outcome.mentions("reconnected to the daemon")?;
     daemon.has_everything_back()
 }
 

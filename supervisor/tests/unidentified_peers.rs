@@ -1,7 +1,7 @@
 //! A supervisor and processes that are not of its tree. The test process is the ancestor of all that it
-//! starts, so a child plays the supervisor, and its parent the stranger that connects. Tests whose
-//! threads play supervisors are elsewhere: a fork's child waits for ever for a lock that one of them
-//! holds meanwhile (`host::fd_reaper`).
+//! starts, so a child plays the supervisor, and its parent the process that connects from outside. Tests
+//! whose threads play supervisors are elsewhere: a fork's child waits for ever for a lock that one of
+//! their threads holds at the fork (`host::fd_reaper`).
 
 // A refusal carries its text in place.
 #![allow(clippy::result_large_err)]
@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use supervisor::Supervisor;
 
 #[test]
-fn a_stranger_from_outside_the_tree_is_not_let_in() {
+fn a_process_from_outside_the_tree_is_not_admitted() {
     let (ours, theirs) = host::seqpacket::pair().unwrap();
     let supervisor = child(|| {
         let mut supervisor = listening(&theirs);
@@ -41,7 +41,7 @@ fn a_stranger_from_outside_the_tree_is_not_let_in() {
 }
 
 #[test]
-fn connections_by_name_take_a_bounded_part_of_a_turn() {
+fn one_dispatch_accepts_a_bounded_number_of_connections_by_name() {
     const MANY: usize = 200;
     let (ours, theirs) = host::seqpacket::pair().unwrap();
     let supervisor = child(|| {
@@ -74,7 +74,7 @@ fn connect(name: &[u8]) -> rustix::fd::OwnedFd {
     socket
 }
 
-/// A supervisor, whose name it sends.
+/// A supervisor that sends the name of its socket.
 fn listening(to: impl AsFd) -> Supervisor {
     let supervisor = start(1024, None);
     let name = &supervisor.environment(0).unwrap()[1].1;
