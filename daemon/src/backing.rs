@@ -1,4 +1,4 @@
-//! The disk under the daemon: its swap filesystem, its figures, its thread.
+//! The disk that the daemon divides: its swap filesystem, its cost model, its thread.
 
 use crate::DaemonError;
 use crate::config::Disk;
@@ -25,14 +25,14 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use wired::PAGE;
 
-/// How long a device may take to let go of the daemon before, which was killed with I/O
-/// under way.
-const HELD: Duration = Duration::from_secs(30);
+/// How long a daemon that starts waits for a device that the former daemon still holds: one that
+/// was killed with I/O under way ends when the I/O does.
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Times the modelled cost that cleaning a frame may take of a slice. The model's is that of a
-/// full queue, and one write at a time is charged as long as it lasts: six times as much on
-/// the devices seen (`selfpage system calibrate`: 85 us alone, 14 of a full queue). A tenant
-/// that faults reads a page for each that it writes, which doubles it.
+/// The most that cleaning a frame may be charged, as a multiple of the modelled cost of a write.
+/// The model is of a full queue. A write that is alone in the queue is charged for as long as it
+/// lasts: six times as much on the devices measured (`selfpage system calibrate`: 85 us alone, 14
+/// in a full queue). A tenant that faults reads a page for each that it writes, which doubles it.
 const WRITE_COST_MARGIN: u64 = 16;
 
 /// The disk of all tenants.
@@ -43,9 +43,9 @@ pub(super) struct Backing {
 }
 
 impl Backing {
-    /// How fast a tenant can surely write frames out by its own share of the disk. Its threads
-    /// go on faulting meanwhile, and what they asked of the disk before comes first: that may
-    /// be all of the slice that comes next.
+    /// The least rate at which a tenant can write frames out within its own share of the disk. Its threads
+    /// go on faulting meanwhile, and the requests that they have submitted already are served first:
+    /// these may take all of the next slice.
     pub fn cleaning_rate(&self, terms: &ContractSpec) -> CleaningRate {
         let page = self.model.cost(Op::Write, PAGE as u32);
         let second = Duration::from_secs(1).as_nanos() as f64 * terms.disk.share();
@@ -76,18 +76,18 @@ impl Backing {
 }
 
 /// Opens a disk: makes the swap filesystem where there is none, and measures the device
-/// where its figures are not known.
+/// whose cost model is not known.
 pub(super) fn open(disk: &Disk) -> Result<Backing, DaemonError> {
-    let mut swap = open_swap(disk, HELD)?;
+    let mut swap = open_swap(disk, RELEASE_TIMEOUT)?;
     for note in swap.medium().warnings() {
         tracing::warn!("{}: {note}", disk.swap.display());
     }
-    let mut model = figures(disk, &mut swap)?;
+    let mut model = cost_model(disk, &mut swap)?;
     let most = Utilization::try_from(disk.capacity).unwrap_or(Utilization::WHOLE);
     model.capacity = model.capacity.min(most);
     let page = model.cost(Op::Read, PAGE as u32);
     let bound = match disk.depth {
-        // One at a time: the paper's disk.
+        // One request at a time, as in the paper.
         Some(1) => Nanos::ZERO,
         Some(depth) => Nanos(page.0.saturating_mul(depth.into())),
         None => model.bound,
@@ -105,14 +105,14 @@ pub(super) fn open(disk: &Disk) -> Result<Backing, DaemonError> {
     Ok(Backing { swap, usd, model })
 }
 
-/// Opens the swap filesystem, or makes it. One that is in use is waited for.
-fn open_swap(disk: &Disk, patience: Duration) -> Result<SwapFs, DaemonError> {
+/// Opens the swap filesystem, or makes it. Waits up to `timeout` for one that is in use.
+fn open_swap(disk: &Disk, timeout: Duration) -> Result<SwapFs, DaemonError> {
     let begin = Instant::now();
     let size = disk.size.map(|size| size.0);
     let format = || {
         let options = FormatOptions {
             size,
-            // What else may be there is not overwritten.
+            // A device or file with other contents is not overwritten.
             force: false,
         };
         if let Some(folder) = missing_own_folder(&disk.swap)? {
@@ -129,11 +129,11 @@ fn open_swap(disk: &Disk, patience: Duration) -> Result<SwapFs, DaemonError> {
     let mut is_waiting = false;
     loop {
         match SwapFs::open(&disk.swap) {
-            Err(held @ OpenError::Held { .. }) if begin.elapsed() < patience => {
-                if begin.elapsed() > patience / 30 && !std::mem::replace(&mut is_waiting, true) {
+            Err(held @ OpenError::Held { .. }) if begin.elapsed() < timeout => {
+                if begin.elapsed() > timeout / 30 && !std::mem::replace(&mut is_waiting, true) {
                     tracing::info!(
                         "{held}; this daemon waits {} s for its end",
-                        patience.as_secs()
+                        timeout.as_secs()
                     );
                 }
                 std::thread::sleep(Duration::from_millis(20));
@@ -148,14 +148,14 @@ fn open_swap(disk: &Disk, patience: Duration) -> Result<SwapFs, DaemonError> {
     }
 }
 
-/// Figures that are kept, and of which filesystem.
+/// A saved calibration, and the filesystem whose device it was measured on.
 #[derive(Serialize, Deserialize)]
 struct SavedCalibration {
     filesystem: [u8; 16],
     figures: Calibration,
 }
 
-/// Where the figures of a device are kept.
+/// The file in which the calibration of a device is saved.
 pub fn calibration_file(disk: &Disk) -> PathBuf {
     disk.calibration.clone().unwrap_or_else(|| {
         let mut name = disk.swap.file_name().unwrap_or_default().to_os_string();
@@ -168,9 +168,9 @@ pub fn calibration_file(disk: &Disk) -> PathBuf {
     })
 }
 
-/// The figures that are kept; else those in the records of an earlier daemon's tenants, whose files may have all room
-/// that a measurement needs; else the disk is measured.
-fn figures(disk: &Disk, swap: &mut SwapFs) -> Result<CostModel, DaemonError> {
+/// The saved cost model; without one, that in the records of an earlier daemon's tenants, whose files may take all the
+/// room that a measurement needs; without such a record, the disk is measured.
+fn cost_model(disk: &Disk, swap: &mut SwapFs) -> Result<CostModel, DaemonError> {
     let kept = saved_calibration(disk)?;
     if let Some(kept) = kept.filter(|kept| kept.filesystem == swap.id()) {
         return Ok(kept.figures.model);
@@ -192,7 +192,7 @@ fn figures(disk: &Disk, swap: &mut SwapFs) -> Result<CostModel, DaemonError> {
     Ok(measure(disk, swap)?.model)
 }
 
-/// What is in the file of the figures: none where it is not there, or of another version. Another file is not replaced.
+/// Reads the saved calibration; `None` where its file is missing, or of another version. A file with other contents is an error.
 fn saved_calibration(disk: &Disk) -> Result<Option<SavedCalibration>, DaemonError> {
     let path = calibration_file(disk);
     let fail = |why: &dyn std::fmt::Display| {
@@ -205,17 +205,17 @@ fn saved_calibration(disk: &Disk) -> Result<Option<SavedCalibration>, DaemonErro
         Err(why) if why.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(why) => return Err(fail(&format_args!("{why}: name another file"))),
     };
-    let is_of_ours = |table: toml::Table| table.contains_key("filesystem");
+    let is_calibration = |table: toml::Table| table.contains_key("filesystem");
     match toml::from_str(&text) {
         Ok(kept) => Ok(Some(kept)),
-        Err(_) if text.is_empty() || toml::from_str(&text).is_ok_and(is_of_ours) => Ok(None),
+        Err(_) if text.is_empty() || toml::from_str(&text).is_ok_and(is_calibration) => Ok(None),
         Err(_) => Err(fail(
             &"the file holds something else than figures of a disk: name another, or remove it",
         )),
     }
 }
 
-/// Measures the device under a swap filesystem, and keeps the figures.
+/// Measures the device under a swap filesystem, and saves the calibration.
 fn measure(disk: &Disk, swap: &mut SwapFs) -> Result<Calibration, DaemonError> {
     let fail = |why: &dyn std::fmt::Display| DaemonError::Disk(why.to_string());
     let figures = Calibration::of(swap, TIME, &mut |_| {}).map_err(|why| fail(&why))?;
@@ -226,15 +226,15 @@ fn measure(disk: &Disk, swap: &mut SwapFs) -> Result<Calibration, DaemonError> {
     let path = calibration_file(disk);
     let text = toml::to_string(&kept).map_err(|why| fail(&why))?;
     if let Some(folder) = missing_own_folder(&path).map_err(|why| fail(&why))? {
-        // If it cannot be made, writing says so.
+        // If the folder cannot be made, the write below fails with the reason.
         let _ = std::fs::create_dir(folder);
     }
     replace(&path, &text).map_err(|why| fail(&format_args!("{}: {why}", path.display())))?;
     Ok(kept.figures)
 }
 
-/// Makes `path` a file with this text, whatever it was before. A symbolic link there is
-/// replaced, and not followed.
+/// Replaces `path` by a file with this text, whatever kind of file was there. A symbolic link is
+/// replaced itself, and not followed.
 fn replace(path: &Path, text: &str) -> std::io::Result<()> {
     let folder = path.parent().unwrap_or(Path::new("."));
     let mut name = path.file_name().unwrap_or_default().to_os_string();
@@ -251,14 +251,14 @@ fn replace(path: &Path, text: &str) -> std::io::Result<()> {
     done
 }
 
-/// Whether a daemon could use a disk, without changing anything, for `selfpage system check`;
-/// what is unusual about it.
+/// Checks that a daemon could use a disk, without changing anything, for `selfpage system check`.
+/// Returns what is unusual about the disk.
 pub fn check_disk(disk: &Disk) -> Result<Vec<DeviceWarning>, DaemonError> {
     saved_calibration(disk)?;
     let size = disk.size.map(|size| size.0);
     let options = FormatOptions { size, force: false };
     let warnings = match (missing_own_folder(&disk.swap)?, disk.swap.file_name()) {
-        // As the file would be beside its folder.
+        // The folder is yet to be made: its parent, on the same file system, is checked instead.
         (Some(folder), Some(name)) => SwapFs::check(&folder.with_file_name(name), &options),
         _ => SwapFs::check(&disk.swap, &options),
     };
@@ -272,11 +272,11 @@ pub fn calibrate_disk(disk: &Disk) -> Result<(Calibration, PathBuf), DaemonError
     Ok((measure(disk, &mut swap)?, calibration_file(disk)))
 }
 
-/// A client's file, to be read by the disk's thread. It is not written: the file system would take the
-/// writer for the daemon, which quotas and blocks reserved for root do not bind.
+/// A client's file, as a target that the disk's thread reads. It is never written: the file system would take the
+/// daemon for the writer, whom quotas and blocks reserved for root do not bind.
 ///
-/// The file's own file system is asked nothing before it is known to be the disk's: one that
-/// is served by a program need not answer.
+/// No call goes to the file's own file system before it is known to be that of the disk: a file
+/// system that a program serves may never reply.
 pub(super) fn file(fd: &OwnedFd, swap: &SwapFs) -> Result<IoTarget, Refusal> {
     let flags = AtFlags::EMPTY_PATH | AtFlags::from_bits_retain(libc::AT_STATX_DONT_SYNC as u32);
     let stat = statx(fd, "", flags, StatxFlags::BASIC_STATS)?;
@@ -314,7 +314,7 @@ mod tests {
     use protocol::ResumeToken;
 
     #[test]
-    fn figures_are_kept_where_a_link_was_and_not_where_it_leads() {
+    fn a_saved_calibration_replaces_a_link_and_not_the_file_it_leads_to() {
         let folder = tempfile::tempdir().unwrap();
         let (path, other) = (folder.path().join("figures"), folder.path().join("other"));
         std::fs::write(&other, "precious").unwrap();
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_holds_no_figures_is_not_replaced_by_them() {
+    fn a_file_that_holds_no_calibration_is_not_replaced() {
         let folder = tempfile::tempdir().unwrap();
         let mut disk: Disk = toml::from_str("swap = \"/swap\"").unwrap();
         let mut saved = |name: &str, text: Option<&str>| {
@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn figures_from_a_record_do_not_keep_what_the_former_daemon_promised_of_the_disk() {
+    fn a_cost_model_from_a_record_does_not_keep_the_former_daemons_capacity() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("swap");
         let options = FormatOptions {
@@ -382,7 +382,7 @@ mod tests {
         swap.create(name, terms.swap, &record.encode()).unwrap();
         let mut disk: Disk = toml::from_str("swap = \"swap\"").unwrap();
         disk.swap = path;
-        let figures = figures(&disk, &mut swap).unwrap();
-        assert_eq!(figures.capacity, CAPACITY);
+        let model = cost_model(&disk, &mut swap).unwrap();
+        assert_eq!(model.capacity, CAPACITY);
     }
 }

@@ -1,9 +1,9 @@
-//! The control group that a tenant's processes came from, and go back to.
+//! The control group that a tenant's processes came from, and are moved back to.
 //!
-//! A contract that is given back leaves processes behind, which are not to stay in a group of
-//! the daemon's: the next daemon ends what it finds in groups of tenants that there are not.
-//! Where they came from is noted on the group itself, as an attribute, since that outlives the
-//! daemon. If the original group is gone, the process moves to the root group.
+//! The processes of a tenant that has given its contract back go on running, and must not stay in a
+//! group of the daemon's: the next daemon kills what it finds in groups that belong to no tenant.
+//! Their original group is recorded on the tenant's group itself, as an extended attribute, since
+//! that outlives the daemon. If the original group is removed, the processes move to the root group.
 
 use host::cgroup_membership;
 use rustix::fs::{XattrFlags, getxattr, setxattr};
@@ -14,28 +14,28 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// The attribute. Control groups have such since Linux 5.7.
+/// The attribute's name. Control groups have user attributes since Linux 5.7.
 const ATTRIBUTE: &str = "user.selfpage.origin";
-/// Longest path that is noted.
-const LONGEST: usize = 4096;
+/// Longest path that is recorded.
+const MAX_PATH: usize = 4096;
 
-/// How long to follow processes that start others without end.
-pub(super) const LAST: Duration = Duration::from_secs(10);
-/// How often.
-const LOOK: Duration = Duration::from_millis(1);
+/// How long processes are moved back that go on starting others.
+pub(super) const RESTORE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Pause between two attempts to move the processes that are left.
+const POLL_INTERVAL: Duration = Duration::from_millis(1);
 
-/// Notes on `group`, below `mount`, where `leader` is before it is put there.
-pub(super) fn note(mount: &Path, group: &Path, leader: Pid) {
+/// Records on `group`, below `mount`, the group of `leader` before the leader is moved there.
+pub(super) fn record(mount: &Path, group: &Path, leader: Pid) {
     let Some(origin) = of(mount, leader).filter(|origin| origin != group) else {
-        // It is there already: an earlier daemon noted it.
+        // The leader is in the group already: an earlier daemon has recorded its origin.
         return;
     };
-    // One that has another contract here came from where it came from with that.
+    // A leader with another contract is in the group of that contract, which has its origin recorded.
     let origin = match origin.parent() == group.parent() {
-        true => noted(&origin).unwrap_or_else(|| mount.into()),
+        true => recorded(&origin).unwrap_or_else(|| mount.into()),
         false => origin,
     };
-    // Without it, it goes to the root.
+    // Without the attribute, the processes go to the root group.
     let _ = setxattr(
         group,
         ATTRIBUTE,
@@ -44,9 +44,9 @@ pub(super) fn note(mount: &Path, group: &Path, leader: Pid) {
     );
 }
 
-/// Puts all processes of `group` back; for at most so long while it does not become empty.
+/// Moves all processes of `group` back, for at most `limit` while the group does not become empty.
 pub(super) fn restore(mount: &Path, group: &Path, limit: Duration) {
-    let home = noted(group).unwrap_or_else(|| mount.into());
+    let home = recorded(group).unwrap_or_else(|| mount.into());
     let begin = Instant::now();
     loop {
         let there = fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default();
@@ -54,23 +54,23 @@ pub(super) fn restore(mount: &Path, group: &Path, limit: Duration) {
             return;
         }
         for pid in there.lines() {
-            // On failure the process or its original group is gone: the root takes any process.
+            // This fails where the process has ended or its original group is removed: the root group takes any process.
             if fs::write(home.join("cgroup.procs"), pid).is_err() {
                 let _ = fs::write(mount.join("cgroup.procs"), pid);
             }
         }
-        std::thread::sleep(LOOK);
+        std::thread::sleep(POLL_INTERVAL);
     }
 }
 
-fn noted(group: &Path) -> Option<PathBuf> {
-    let mut bytes = vec![0u8; LONGEST];
+fn recorded(group: &Path) -> Option<PathBuf> {
+    let mut bytes = vec![0u8; MAX_PATH];
     let len = getxattr(group, ATTRIBUTE, &mut bytes[..]).ok()?;
     let home = PathBuf::from(OsStr::from_bytes(&bytes[..len]));
     home.join("cgroup.procs").exists().then_some(home)
 }
 
-/// The group a process is in, of version 2.
+/// The control group (version 2) that a process is in.
 fn of(mount: &Path, pid: Pid) -> Option<PathBuf> {
     let groups = cgroup_membership::of(pid);
     let group = groups.iter().find(|group| group.is_v2())?;

@@ -21,7 +21,7 @@ use wired::{Bytes, Time};
 /// An invalid value: its place, as `table.key` or `table.number`, and the reason.
 type InvalidValue = (String, String);
 
-/// All of it.
+/// The configuration.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
@@ -39,7 +39,7 @@ pub struct Config {
     /// Defaults for requests that name no terms.
     #[serde(default)]
     pub default: Defaults,
-    /// Rules of access, with their bounds. Without any: root and the daemon's own user.
+    /// Rules of access, with their bounds. Without rules only root and the daemon's own user have access.
     #[serde(default)]
     pub allow: Vec<Rule>,
 }
@@ -48,13 +48,13 @@ pub struct Config {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Memory {
-    /// All there is to promise; half of the machine's memory where `None`.
+    /// Memory for all contracts together; half of the machine's where `None`.
     pub frames: Option<Bytes>,
     /// How long a tenant has to complete a revocation.
     pub revocation_deadline: Time,
     /// How long a lowered guarantee still holds.
     pub reduction_notice: Time,
-    /// How long a daemon that starts again waits for tenants it had.
+    /// How long a restarted daemon waits for the tenants of the former one.
     pub restart_grace: Time,
 }
 
@@ -71,29 +71,29 @@ impl Default for Memory {
     }
 }
 
-/// A disk, and the part of it that is ours.
+/// The disk, and the part of it that the daemon manages.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Disk {
-    /// A partition, or a file to make and keep.
+    /// A partition, or a file, which the daemon makes and keeps.
     pub swap: PathBuf,
-    /// Bytes; the whole of a partition where `None`.
+    /// Bytes to use; all of a partition where `None`.
     pub size: Option<Bytes>,
     /// Share of the disk's time that may be promised.
     #[serde(default = "capacity")]
     pub capacity: f64,
-    /// Requests at a time: 1 is the paper's way. Where `None`, as many as calibration finds
+    /// Requests in flight at a time: 1 in the paper. Where `None`, as many as calibration finds
     /// useful.
     pub depth: Option<u32>,
     /// How long the disk's thread polls for work before it sleeps, at least; 0 if it never
-    /// polls. While it is awake, a client that waits for one page polls for that, too.
+    /// polls. While the thread is awake, a client that waits for one page polls for that, too.
     #[serde(default = "poll_time")]
     pub poll_time: Time,
-    /// Whether a slice comes with processor time: on a busy machine the threads that page run
-    /// before all other work for as long.
+    /// True if a slice comes with processor time: on a busy machine the threads that page run
+    /// before all other work for as long as the slice.
     #[serde(default = "processor_time")]
     pub processor_time: bool,
-    /// Where the figures of the device are kept.
+    /// The file in which the calibration of the device is saved.
     pub calibration: Option<PathBuf>,
 }
 
@@ -162,7 +162,7 @@ impl Defaults {
 
     /// The requested terms, with defaults for those that are `None`.
     ///
-    /// Swap is as much as the filesystem gives for it: rules count what a contract takes.
+    /// Swap is rounded up to the filesystem's unit of allocation: rules count what a contract takes.
     pub fn terms(
         &self,
         frames: Option<FrameSpec>,
@@ -183,7 +183,7 @@ fn socket() -> PathBuf {
     SOCKET.into()
 }
 
-/// The rest is headroom for scheduler overhead and device latency outliers.
+/// The default of `disk.capacity`. The rest is headroom for scheduler overhead and device latency outliers.
 fn capacity() -> f64 {
     0.95
 }
@@ -192,8 +192,8 @@ fn processor_time() -> bool {
     true
 }
 
-/// About what it takes to be woken: then looking for the next request costs twice the least
-/// at most.
+/// About what it takes to wake a thread: so polling and then sleeping costs at most twice as much as
+/// the better of the two.
 fn poll_time() -> Time {
     Time(Duration::from_micros(50))
 }
@@ -225,17 +225,17 @@ impl Config {
             let at = error.span().map_or(0, |span| span.start);
             wrong(at, with_form(error.message()))
         })?;
-        match config.nonsense() {
+        match config.first_invalid() {
             Some((key, why)) => Err(wrong(place(text, &key).unwrap_or(0), why)),
             None => Ok(config),
         }
     }
 
-    /// What in `new` a running daemon cannot take over, and what it needs.
+    /// The parts of `new` that a running daemon cannot take over, and what each of them needs.
     pub fn differs(&self, new: &Self) -> Vec<&'static str> {
-        const SOCKET: &str = "socket needs a restart, which tenants do not live through: they look for a daemon at the former one";
-        const SWAP: &str = "disk.swap needs a restart, which tenants do not live through: their pages are in the former one";
-        const DISK: &str = "disk needs a restart, which tenants live through";
+        const SOCKET: &str = "socket needs a restart, which tenants do not survive: they look for a daemon at the former one";
+        const SWAP: &str = "disk.swap needs a restart, which tenants do not survive: their pages are in the former one";
+        const DISK: &str = "disk needs a restart, which tenants survive";
         let socket = (self.socket != new.socket).then_some(SOCKET);
         let disk = match (self.disk == new.disk, self.disk.swap == new.disk.swap) {
             (true, _) => None,
@@ -245,7 +245,7 @@ impl Config {
         socket.into_iter().chain(disk).collect()
     }
 
-    /// Frames to promise, of a machine with `total` bytes.
+    /// Frames for all contracts together, on a machine with `total` bytes.
     pub fn managed_frames(&self, total: u64) -> u32 {
         let frames = self.managed(total) / wired::PAGE as u64;
         frames.min(frames::Frame::MAX.into()) as u32
@@ -260,7 +260,7 @@ impl Config {
         }
     }
 
-    /// Bytes of memory to promise, of a machine with `total`.
+    /// Bytes of memory for all contracts together, on a machine with `total`.
     pub fn managed(&self, total: u64) -> u64 {
         self.memory.frames.map_or(total / 2, |size| size.0)
     }
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn the_least_that_must_be_said_is_where_the_swap_file_is() {
+    fn only_the_swap_file_has_no_default() {
         let config = parse("[disk]\nswap = \"/var/lib/selfpage/swap\"\nsize = \"4G\"\n").unwrap();
         assert_eq!(config.socket, Path::new(SOCKET));
         assert_eq!(config.managed(8 << 30), 4 << 30);
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slip_is_told_with_its_line_and_what_was_expected() {
+    fn a_syntax_error_is_reported_with_its_line_and_the_expected_form() {
         for (text, form) in [
             ("[disk]\nswap = \"/x\"\n[allow]\nuid = 1\n", "[[allow]]"),
             ("[disk]\nswap = \"/x\"\npoll_time = 50\n", "\"50us\""),
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_told_with_its_line() {
+    fn an_invalid_value_is_reported_with_its_line() {
         let disk = "[disk]\nswap = \"/x\"\n";
         for (text, start) in [
             ("capacity = 1.5\n", "x.toml:3:12: disk.capacity"),
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused_by_name() {
+    fn an_invalid_value_is_refused_by_its_name() {
         let disk = "[disk]\nswap = \"/x\"\n";
         for (text, part) in [
             ("capacity = 1.5\n", "disk.capacity is 1.5"),

@@ -1,11 +1,11 @@
-//! The control socket: connections, messages to them, and their end.
+//! The control socket: its connections, the messages that arrive on them, and their end.
 //!
 //! Rule: connections without a contract have at most a fifth of the loop's time, all of them
-//! together, and are served when tenants have been: however many there are and whatever they
-//! send, no tenant waits for them longer than [`BACKOFF`] allows. Of descriptors they have
-//! at most half, one person's at most a quarter. Tenants' connections have the rule of `loop_time`,
-//! and so has that of a process that is awaited with its contract after a restart: a quota that strangers
-//! have filled does not keep it out ([`quotas`]).
+//! together, and are served after tenants: however many there are and whatever they
+//! send, no tenant waits for them longer than [`BACKOFF`] allows. They take at most half of the
+//! descriptors, those of one person at most a quarter. The rule of `loop_time` applies to tenants' connections,
+//! and to that of a process that is awaited with its contract after a restart: a quota that unidentified peers
+//! have filled does not keep such a process out ([`quotas`]).
 //! The daemon never blocks on a peer.
 
 mod outgoing;
@@ -32,16 +32,16 @@ use std::time::{Duration, Instant};
 /// Connections accepted, and messages received from one, in a turn of the loop.
 pub(crate) const MAX_BATCH: usize = 16;
 
-/// After unidentified peers were served for a time, they wait for so many times that.
+/// After unidentified peers were served for a time, they wait for this multiple of it.
 const BACKOFF: u32 = 4;
 
-/// How long unidentified peers are served at a time; a message that is begun is handled.
+/// How long unidentified peers are served at a time; a message whose handling has begun is handled to its end.
 pub(crate) const MAX_SERVICE: Duration = Duration::from_millis(1);
 
-/// The listener, among unidentified peers.
+/// The token of the listener, which is polled with unidentified peers.
 pub(crate) const LISTENER: u64 = 0;
 
-/// Descriptors of a connection: itself, and its process.
+/// Descriptors that a connection takes: its socket, and the pidfd of its process.
 const FDS: usize = 2;
 
 /// One end of the control socket.
@@ -49,10 +49,10 @@ pub(crate) struct Connection {
     pub fd: OwnedFd,
     pub identity: PeerIdentity,
     pub peer: Peer,
-    /// Whose descriptors and time it takes.
+    /// The person whose descriptors and time it takes.
     pub person: u32,
     pub tenant: Option<TenantNumber>,
-    /// True if it is served with tenants: it is one's, or its process is awaited.
+    /// True if it is served with tenants: it is a tenant's, or its process is awaited.
     with_tenants: bool,
     /// True while an event that did not fit into its queue waits for the peer to read.
     is_full: Cell<bool>,
@@ -60,13 +60,13 @@ pub(crate) struct Connection {
     unsent: RefCell<VecDeque<Vec<u8>>>,
     /// True while its person has used its part of the loop's time.
     is_suspended: bool,
-    /// The next tenant of a list that did not fit into its queue.
+    /// Where a list that did not fit into its queue continues: the number of a tenant.
     pub list_from: Option<TenantNumber>,
 }
 
 impl Connection {
     /// The events that it is polled for.
-    fn polled(&self) -> epoll::EventFlags {
+    fn polled_events(&self) -> epoll::EventFlags {
         match (self.is_suspended, self.is_full.get()) {
             (true, _) => epoll::EventFlags::empty(),
             (false, true) => epoll::EventFlags::IN | epoll::EventFlags::OUT,
@@ -79,11 +79,11 @@ impl Connection {
 pub(crate) enum Incoming {
     /// Nothing more now.
     Nothing,
-    /// A message of a person's. What is left of it goes to [`Connections::discard`].
+    /// A message, and its person. Its descriptors that no handler takes go to [`Connections::discard`].
     Message(Box<UntrustedMessage>, u32),
     /// The other end has closed.
     HungUp,
-    /// What a client never sends.
+    /// Data that no client of this version sends, and why it is invalid.
     Violation(&'static str),
 }
 
@@ -93,9 +93,9 @@ pub(crate) struct Connections {
     epoll: OwnedFd,
     /// Polls the listener and the connections without a contract.
     unidentified: OwnedFd,
-    /// An unidentified peer waits. No event follows before it is served.
+    /// True while an unidentified peer waits. Its event is not reported again before it is served.
     pending: bool,
-    /// Those that were reported and are not served yet.
+    /// Tokens of unidentified peers that were reported and are not served yet.
     ready: VecDeque<u64>,
     /// Unidentified peers are not served before this.
     not_before: Instant,
@@ -109,7 +109,7 @@ pub(crate) struct Connections {
 }
 
 impl Connections {
-    /// None yet.
+    /// Connections of a listener, none of them accepted yet.
     pub fn new(listener: Listener) -> Result<Self, DaemonError> {
         let make = || epoll::create(epoll::CreateFlags::CLOEXEC).map_err(call("make an epoll"));
         let new = Self {
@@ -136,13 +136,13 @@ impl Connections {
         epoll::add(&self.epoll, fd, epoll::EventData::new_u64(token), flags)
     }
 
-    /// Polls a descriptor no more.
+    /// Stops polling a descriptor.
     pub fn unwatch(&self, fd: impl AsFd) {
-        // Nothing is to be done where it is not polled.
+        // This fails only where the descriptor is not polled.
         let _ = epoll::delete(&self.epoll, fd);
     }
 
-    /// Waits for events; the tokens of what has some.
+    /// Waits for events. Returns the tokens of the descriptors that have some.
     pub fn wait(&self, timeout: Duration) -> Result<Vec<u64>, DaemonError> {
         let mut ready = [const { std::mem::MaybeUninit::uninit() }; 64];
         let limit = Timespec::try_from(timeout).ok();
@@ -153,19 +153,19 @@ impl Connections {
         }
     }
 
-    /// An unidentified peer has sent something or connected.
+    /// Notes that an unidentified peer has sent something or connected.
     pub fn on_unidentified(&mut self) {
         self.pending = true;
     }
 
-    /// When unidentified peers are to be served, if one of them waits.
+    /// Time until unidentified peers are to be served, if one of them waits.
     pub fn timeout(&self) -> Option<Duration> {
         let left = || self.not_before.saturating_duration_since(Instant::now());
         self.pending.then(left)
     }
 
-    /// The next unidentified peer that has something to be served. Each is served before another one is for the
-    /// second time: epoll moves those that it reports behind all others.
+    /// The next unidentified peer that has sent something. Each is served once before any is served for the
+    /// second time: epoll moves the descriptors that it reports behind all others.
     pub fn next_unidentified(&mut self) -> Option<u64> {
         if self.ready.is_empty() {
             let mut ready = [const { std::mem::MaybeUninit::uninit() }; 64];
@@ -177,13 +177,13 @@ impl Connections {
         self.ready.pop_front()
     }
 
-    /// Unidentified peers were served since `begin`: they wait now.
+    /// Makes unidentified peers wait, after they were served since `begin`.
     pub fn suspend_unidentified(&mut self, begin: Instant) {
         self.pending = !self.ready.is_empty();
         self.not_before = Instant::now() + begin.elapsed() * BACKOFF;
         let data = epoll::EventData::new_u64(UNIDENTIFIED);
         let flags = epoll::EventFlags::IN | epoll::EventFlags::ONESHOT;
-        // It was there before: nothing new is needed for it.
+        // This cannot fail: the descriptor was added before, and needs no memory.
         let _ = epoll::modify(&self.epoll, &self.unidentified, data, flags);
     }
 
@@ -237,20 +237,20 @@ impl Connections {
     ) {
         let peer = match Peer::of(&fd) {
             Ok(peer) => peer,
-            Err(Errno::SRCH) => return self.turn_away(u32::MAX, fd, &Refusal::OtherNamespace),
-            Err(why) => return self.turn_away(u32::MAX, fd, &why.into()),
+            Err(Errno::SRCH) => return self.reject(u32::MAX, fd, &Refusal::OtherNamespace),
+            Err(why) => return self.reject(u32::MAX, fd, &why.into()),
         };
         let person = self.user_limits.person(peer.uid);
         let held = tenant_fds(&self.user_limits, person);
         let awaited = awaits(&peer) && !self.has_awaited(&peer);
-        let is_last = self.user_limits.is_in_reserve(fd.as_fd());
+        let is_in_reserve = self.user_limits.is_in_reserve(fd.as_fd());
         let excess = || {
-            (is_last.then_some(Refusal::FewDescriptors))
+            (is_in_reserve.then_some(Refusal::FewDescriptors))
                 .or_else(|| self.over_fd_quota(peer.uid, held))
                 .or_else(|| self.over_unidentified_quota(peer.uid))
         };
         if let Some(why) = (!awaited).then(excess).flatten() {
-            return self.turn_away(person, fd, &why);
+            return self.reject(person, fd, &why);
         }
         let token = CONNECTION | (self.next & 0xffff_ffff);
         self.next += 1;
@@ -280,8 +280,8 @@ impl Connections {
         self.by_token.insert(token, connection);
     }
 
-    /// Refuses a connection.
-    fn turn_away(&mut self, person: u32, fd: OwnedFd, why: &Refusal) {
+    /// Sends the reason, and closes a connection that is not accepted.
+    fn reject(&mut self, person: u32, fd: OwnedFd, why: &Refusal) {
         if let Ok(bytes) = encode(&DaemonEvent::Refused(why.to_string())) {
             let _ = seqpacket::send(&fd, &bytes, &[], SendFlags::DONTWAIT);
         }
@@ -293,19 +293,19 @@ impl Connections {
         self.by_token.get(&token)
     }
 
-    /// A connection that a contract is requested on.
+    /// The connection on which a contract is requested; an error if it has ended.
     pub fn requesting(&self, token: u64) -> Result<&Connection, Refusal> {
         self.get(token).ok_or(Refusal::Disconnected)
     }
 
-    /// Where the list continues once the peer has read; `None` at its end.
+    /// Sets where the list continues once the peer has read; `None` at its end.
     pub fn set_list_from(&mut self, token: u64, next: Option<TenantNumber>) {
         if let Some(connection) = self.by_token.get_mut(&token) {
             connection.list_from = next;
         }
     }
 
-    /// A connection is a tenant's from now on, and served with tenants, or is no tenant's any more.
+    /// Makes a connection a tenant's, which is served with tenants, or, for `None`, unidentified again.
     pub fn set_tenant(&mut self, token: u64, tenant: Option<TenantNumber>) {
         let Some(connection) = self.by_token.get_mut(&token) else {
             return;
@@ -316,8 +316,8 @@ impl Connections {
             None => (&self.unidentified, &self.epoll),
         };
         let data = epoll::EventData::new_u64(token);
-        // Where the kernel has no memory for it, it is served where it was, and an awaited one is there.
-        if epoll::add(to, &connection.fd, data, connection.polled()).is_ok() {
+        // Where the kernel has no memory for it, the connection stays in its set, which for an awaited process is the tenants'.
+        if epoll::add(to, &connection.fd, data, connection.polled_events()).is_ok() {
             let _ = epoll::delete(from, &connection.fd);
         }
     }
@@ -370,7 +370,7 @@ impl Connections {
         connection.with_tenants.then_some(connection.identity.uid)
     }
 
-    /// Receives nothing from a tenant's connection, or again. A hang-up is noticed in any case.
+    /// Suspends or resumes receiving from a tenant's connection. A hang-up is noticed in any case.
     pub fn set_suspended(&mut self, token: u64, is_suspended: bool) {
         if let Some(connection) = self.by_token.get_mut(&token) {
             connection.is_suspended = is_suspended;
@@ -385,7 +385,7 @@ impl Connections {
         if let Some(connection) = self.by_token.remove(&token) {
             let _ = epoll::delete(&self.epoll, &connection.fd);
             let _ = epoll::delete(&self.unidentified, &connection.fd);
-            // With what was sent there and not read.
+            // Closing it also closes descriptors that were sent on it and not received.
             self.reaper.close(connection.person, connection.fd);
         }
     }

@@ -3,9 +3,9 @@
 //! | file | what it does |
 //! |---|---|
 //! | `contracts/admission.rs` | admits a contract whole, or nothing of it; changes it |
-//! | `contracts/recovery.rs` | records tenants for the next daemon, takes back those of an earlier one |
+//! | `contracts/recovery.rs` | records tenants for the next daemon, readmits those of an earlier one |
 //! | `contracts/postponed.rs` | keeps requests that wait until others are released |
-//! | `contracts/leave.rs` | releases what a tenant had that left or ended |
+//! | `contracts/leave.rs` | releases the resources of a tenant that left or ended |
 
 mod admission;
 mod leave;
@@ -36,8 +36,8 @@ pub(crate) struct Contracts {
     pub postponed: PostponedJoins,
 }
 
-/// The name of the folder of the daemon's control groups. A path is relative to a folder and a mount
-/// namespace, and other paths read alike; one daemon at a time has the swap filesystem.
+/// The name of the folder of the daemon's control groups. The socket's path alone does not identify the daemon: another
+/// mount namespace may have the same path, and different paths yield the same name. The swap filesystem is one daemon's at a time.
 pub(crate) fn groups_name(socket: &Path, swap: [u8; 16]) -> String {
     let socket = socket.to_string_lossy().replace(['/', '.'], "-");
     let swap = u128::from_be_bytes(swap);
@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn daemons_at_paths_that_read_alike_have_groups_of_their_own() {
+    fn daemons_at_paths_with_the_same_name_have_groups_of_their_own() {
         let name = |socket: &str, swap| groups_name(Path::new(socket), [swap; 16]);
         assert_ne!(name("system.sock", 1), name("system.sock", 2));
         assert_ne!(name("/run/a/b.sock", 1), name("/run/a-b.sock", 2));

@@ -20,7 +20,7 @@ use rustix::io::Errno;
 use std::time::{Duration, Instant};
 
 impl Daemon {
-    /// Serves a connection: so many messages at most.
+    /// Serves a connection: `most` messages at most.
     pub(super) fn serve(&mut self, token: u64, most: usize) {
         if self.connections().take_writable(token) {
             self.on_writable(token);
@@ -38,7 +38,7 @@ impl Daemon {
         }
     }
 
-    /// Serves those without a contract, if it is time: one message of each, in turn, since a message may take
+    /// Serves connections without a contract, if it is time: one message of each in turn, since a message may take
     /// a millisecond, and one user may have thousands of connections.
     pub(super) fn serve_unidentified(&mut self) {
         if self.connections().timeout() != Some(Duration::ZERO) {
@@ -119,7 +119,7 @@ impl Daemon {
         }
     }
 
-    /// A peer to which an event was lost reads again.
+    /// Continues what waits for a peer to read: its revocation, its channels and its list.
     pub(crate) fn on_writable(&mut self, token: u64) {
         let connection = self.connections().get(token);
         let list_from = connection.and_then(|c| c.list_from);
@@ -166,7 +166,7 @@ impl Daemon {
     }
 
     /// Opens a channel. A tenant whose queue is full receives it when it reads again: requests to
-    /// open channels are answered in order, but for one that is beyond the quota.
+    /// open channels are answered in order, except that a request beyond the quota is refused at once.
     fn open(&mut self, token: u64, number: TenantNumber, depth: u16, cookie: u64) {
         let Some(tenant) = self.contracts.frames.tenants.get_mut(number) else {
             return;
@@ -236,12 +236,12 @@ impl Daemon {
         let tenant = self.tenants().get(number);
         match tenant.and_then(|tenant| tenant.channels.get(&channel)) {
             Some(id) => self.contracts.disk.usd.close_channel(*id),
-            // An earlier daemon's, or never there: nothing of it is under way.
+            // It was an earlier daemon's, or never existed: no I/O of it is in flight.
             None => self.tenants().post(number, &DaemonEvent::Closed(channel)),
         }
     }
 
-    /// Changes a contract that is kept.
+    /// Handles a request to change the terms of a contract.
     fn set(
         &mut self,
         token: u64,
@@ -284,7 +284,7 @@ impl Daemon {
             return Err(Refusal::NotAdmitted(number));
         }
         let mut terms = tenant.record.terms;
-        let (client, was) = (tenant.client, terms.disk);
+        let (client, former) = (tenant.client, terms.disk);
         if let Some(asked) = frames {
             let unpaged = self
                 .contracts
@@ -293,12 +293,12 @@ impl Daemon {
                 .map_or(0, |stats| stats.unpaged);
             tenant.check_frames(number, unpaged, asked)?;
         }
-        let disk = disk.map(|change| change.applied_to(was));
+        let disk = disk.map(|change| change.applied_to(former));
         disk.as_ref().map_or(Ok(()), DiskSpec::check)?;
         terms.frames = frames.unwrap_or(terms.frames);
-        terms.disk = disk.unwrap_or(was);
+        terms.disk = disk.unwrap_or(former);
         let (uid, grown) = (tenant.record.uid, growth(&tenant.record.terms, terms));
-        // A rule bounds what a user asks for, and not what an administrator gives to another.
+        // A rule bounds what users request for themselves, and not what an administrator gives another user.
         let owner = self.connections().get(token).map(|c| &c.identity);
         if let Some(owner) = owner.filter(|identity| identity.uid == uid) {
             let own = rustix::process::getuid().as_raw();
@@ -313,7 +313,7 @@ impl Daemon {
         let allocator = &self.contracts.frames;
         allocator.check_set_cleaning(number, cleaning)?;
         if let Some(disk) = disk {
-            self.change_disk(number, client, was, disk)?;
+            self.change_disk(number, client, former, disk)?;
         }
         let allocator = &mut self.contracts.frames;
         if let Some(tenant) = allocator.tenants.get_mut(number) {
@@ -334,15 +334,19 @@ impl Daemon {
         &mut self,
         number: TenantNumber,
         client: Option<ClientId>,
-        was: DiskSpec,
+        former: DiskSpec,
         disk: DiskSpec,
     ) -> Result<(), Refusal> {
         let client = client.ok_or(Refusal::NoDisk)?;
         let owed = self.contracts.frames.stats(number).map_or(0, |v| v.owed);
-        if owed > 0 && disk.share() < was.share() {
-            return Err(Refusal::Revoking { number, owed, was });
+        if owed > 0 && disk.share() < former.share() {
+            return Err(Refusal::Revoking {
+                number,
+                owed,
+                former,
+            });
         }
-        if disk.share() > was.share() {
+        if disk.share() > former.share() {
             let contracts = &mut self.contracts;
             let (tenants, rates) = (&contracts.frames.tenants, &mut contracts.fault_rates);
             contracts
@@ -353,15 +357,15 @@ impl Daemon {
     }
 }
 
-/// The parts of changed terms that grow; the others are zero, and no rule refuses them.
-fn growth(was: &ContractSpec, terms: ContractSpec) -> ContractSpec {
+/// The terms that grow with a change; the others are zero, and no rule refuses them.
+fn growth(former: &ContractSpec, terms: ContractSpec) -> ContractSpec {
     let mut grown = terms;
-    if terms.frames.x <= was.frames.x {
+    if terms.frames.x <= former.frames.x {
         grown.frames = FrameSpec { g: 0, x: 0 };
     }
-    if terms.disk.share() <= was.disk.share() {
+    if terms.disk.share() <= former.disk.share() {
         grown.disk.slice = Duration::ZERO;
     }
-    // Swap stays as it is.
+    // The swap size never changes.
     ContractSpec { swap: 0, ..grown }
 }

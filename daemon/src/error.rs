@@ -22,7 +22,7 @@ pub enum DaemonError {
     /// The disk.
     #[error("the disk cannot be used: {0}")]
     Disk(String),
-    /// The contract of a tenant of an earlier daemon.
+    /// The contract of a tenant of an earlier daemon cannot be kept.
     #[error(
         "{tenant} of an earlier daemon has {terms}, which cannot be kept: {why}; promise as much as then, or end \
          its process {pid}"
@@ -37,7 +37,7 @@ pub enum DaemonError {
         /// Why.
         why: Refusal,
     },
-    /// The socket.
+    /// The socket cannot be made.
     #[error("cannot listen at {}: {why}", path.display())]
     Listen {
         /// Where.

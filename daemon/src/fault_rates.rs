@@ -5,10 +5,10 @@
 //! its number of faults in a period. When a reservation comes or goes, or the measured cost of
 //! faults changes, the daemon sends new shares to all, at most once in [`SHARE_INTERVAL`].
 //!
-//! Rule: one person moves another's limit only little, by however many contracts. The tenants of a
-//! person have the person's weight together. The cost of a fault is the median of persons', which are
-//! the medians of their tenants' reports, each clamped to an eighth of the configured unit at least and
-//! eight times it at most.
+//! Rule: one person moves the limits of others only little, by however many contracts. The tenants of a
+//! person have the person's weight together. The cost of a fault is the median over persons, each of whom counts by
+//! the median of their tenants' reports; a report is clamped to an eighth of the configured unit at least and
+//! eight times the unit at most.
 
 use crate::config::Faults;
 use crate::refusal::Refusal;
@@ -20,20 +20,20 @@ use rate::{Capacity, Reservation, TimeNs, Utilization};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// How many times the configured unit, or its fraction, a report may be.
+/// The factor by which a report may differ from the configured unit, up or down.
 const MAX_DEVIATION: TimeNs = 8;
 
 /// Least time between two rounds of changed shares. A tenant's reservation may come and go as fast
-/// as messages do, and every change is a message to each of the others.
+/// as the tenant sends messages, and every change is a message to each other tenant.
 const SHARE_INTERVAL: Duration = Duration::from_millis(100);
 
 /// A tenant with a share.
 struct TenantRate {
     task: TaskId,
-    /// The person whose contract it is, and the weight of that by the rules.
+    /// The person whose contract it is, and the person's weight by the rules.
     person: u32,
     weight: u32,
-    /// As reported: runtime and period.
+    /// The reserved runtime and period, as reported.
     reservation: Option<(Duration, Duration)>,
     /// The cost of its faults, as reported; the configured unit until then.
     unit: TimeNs,
@@ -72,7 +72,7 @@ fn median(mut units: Vec<TimeNs>) -> Option<TimeNs> {
 }
 
 impl FaultRates {
-    /// No tenant has a share.
+    /// Fault rates without tenants.
     pub(super) fn new(config: Faults) -> Self {
         let processors = std::thread::available_parallelism().map_or(1, |count| count.get() as u32);
         let share = Utilization::new(config.cpu_share).unwrap_or_default();
@@ -90,7 +90,7 @@ impl FaultRates {
         }
     }
 
-    /// New figures of the configuration: tenants keep their places.
+    /// Takes over the settings of a new configuration: tenants keep their shares and reservations.
     fn reconfigure(&mut self, config: Faults) {
         let mut new = Self::new(config);
         for (number, entry) in &self.entries {
@@ -108,7 +108,7 @@ impl FaultRates {
         self.measure();
     }
 
-    /// Gives a tenant a share, or refuses it. One that was there before is `known`, and
+    /// Gives a tenant a share, or refuses it. A tenant of an earlier daemon is `known`, and
     /// is not refused: it holds its reservation already.
     fn admit(
         &mut self,
@@ -147,12 +147,12 @@ impl FaultRates {
         Ok(())
     }
 
-    /// A tenant is gone. Whether it was there.
-    fn leave(&mut self, number: TenantNumber) -> bool {
-        let gone = self.entries.remove(&number);
-        let is_gone = gone.is_some_and(|entry| self.table.remove(entry.task));
+    /// Removes a tenant. Returns true if it had a share.
+    fn remove(&mut self, number: TenantNumber) -> bool {
+        let entry = self.entries.remove(&number);
+        let is_removed = entry.is_some_and(|entry| self.table.remove(entry.task));
         self.divide_weights();
-        is_gone
+        is_removed
     }
 
     /// Divides each person's weight among the person's tenants that share in the faults.
@@ -169,7 +169,7 @@ impl FaultRates {
         }
     }
 
-    /// A tenant reports the cost of its faults.
+    /// Takes over the cost of faults that a tenant reports.
     pub(crate) fn report(&mut self, number: TenantNumber, unit: TimeNs) {
         let configured = nanos(self.config.initial_cost.0);
         if let Some(entry) = self.entries.get_mut(&number) {
@@ -189,7 +189,7 @@ impl FaultRates {
         }
     }
 
-    /// Processors to reserve, and those that are reserved.
+    /// Processors that can be reserved, and those that are reserved.
     pub(super) fn processors(&self) -> (f64, f64) {
         let in_processors = |capacity: Capacity| capacity.within(1_000_000_000) as f64 / 1e9;
         (
@@ -198,13 +198,13 @@ impl FaultRates {
         )
     }
 
-    /// Faults of all in a period, and the period.
+    /// Faults of all tenants in a period, and the period.
     pub(super) fn all(&self) -> (u64, Duration) {
         (self.table.fault_limit(), self.config.period.0)
     }
 
-    /// The warning where less is to be shared out now than was promised.
-    fn over(&self) -> Option<String> {
+    /// The warning if less is to be shared out now than was promised.
+    fn overcommit_warning(&self) -> Option<String> {
         let (reserved, whole) = (self.table.pc(), self.table.total());
         self.table.is_overcommitted().then(|| {
             format!(
@@ -220,7 +220,7 @@ impl FaultRates {
         processors_of(entry.and_then(|entry| entry.reservation))
     }
 
-    /// What a tenant has.
+    /// The reservation and the share of a tenant.
     pub(super) fn held(&self, number: TenantNumber) -> Option<FaultGrant> {
         let entry = self.entries.get(&number)?;
         Some(FaultGrant {
@@ -272,8 +272,8 @@ impl FaultRates {
         Ok(self.table.check_paging(asked)?)
     }
 
-    /// A tenant reports its reservation and requests its share of the faults. One that has the reservation from an
-    /// earlier daemon is `known`.
+    /// Handles a tenant's report of its reservation and its request for a share of the faults. A tenant that has the
+    /// reservation from an earlier daemon is `known`.
     pub(crate) fn request(
         &mut self,
         tenants: &Tenants,
@@ -284,22 +284,22 @@ impl FaultRates {
         paging: Capacity,
     ) -> Result<(), Refusal> {
         self.table.set_paging(paging);
-        self.enter(tenants, number, weight, reservation, known)?;
+        self.admit_tenant(tenants, number, weight, reservation, known)?;
         self.reply(tenants, number);
         Ok(())
     }
 
-    /// A tenant of an earlier daemon has what it reserved then, before it comes back and requests its share.
+    /// Restores the reservation of a tenant of an earlier daemon, before the tenant reconnects and requests its share.
     pub(crate) fn restore(
         &mut self,
         tenants: &Tenants,
         number: TenantNumber,
         reservation: (Duration, Duration),
     ) -> Result<(), Refusal> {
-        self.enter(tenants, number, 1, Some(reservation), true)
+        self.admit_tenant(tenants, number, 1, Some(reservation), true)
     }
 
-    fn enter(
+    fn admit_tenant(
         &mut self,
         tenants: &Tenants,
         number: TenantNumber,
@@ -316,23 +316,23 @@ impl FaultRates {
         self.admit(number, person, Task { pc, weight }, reservation, known)
     }
 
-    /// A tenant has ended: the others get its part.
+    /// Removes a tenant that has ended: the other tenants get its part.
     pub(crate) fn on_tenant_gone(&mut self, number: TenantNumber) {
-        self.is_changed |= self.leave(number);
+        self.is_changed |= self.remove(number);
     }
 
-    /// The configuration was read again.
+    /// Takes over the settings of a configuration that was read again.
     pub(crate) fn reload(&mut self, config: Faults) {
         if self.config != config {
             self.reconfigure(config);
             self.is_changed = true;
-            if let Some(over) = self.over() {
-                tracing::warn!("{over}");
+            if let Some(warning) = self.overcommit_warning() {
+                tracing::warn!("{warning}");
             }
         }
     }
 
-    /// Sends a tenant its share, which it waits for.
+    /// Sends a tenant the share that it has requested.
     fn reply(&mut self, tenants: &Tenants, number: TenantNumber) {
         if let Some(task) = self.entries.get(&number).map(|entry| entry.task) {
             let share = self.share_of(task);
@@ -342,7 +342,7 @@ impl FaultRates {
         }
     }
 
-    /// Shares may differ from those sent: costs were reported, or time has passed.
+    /// Notes that shares may differ from those sent, since costs were reported or time has passed.
     pub(crate) fn on_measured(&mut self) {
         self.is_changed = true;
     }
@@ -353,10 +353,10 @@ impl FaultRates {
             .then(|| self.not_before.saturating_duration_since(now))
     }
 
-    /// Sends its share to every tenant whose share has changed, when that is due.
+    /// Sends changed shares to their tenants, when that is due.
     pub(crate) fn send_due(&mut self, tenants: &Tenants) {
         for (number, share) in self.due_shares(Instant::now()) {
-            // A tenant that does not read gets the share of a later round, and no old ones.
+            // A tenant that does not read gets the share of a later round, and never an outdated one.
             if !tenants.is_ending(number)
                 && !tenants.send(number, &DaemonEvent::Faults(share))
                 && let Some(entry) = self.entries.get_mut(&number)

@@ -25,12 +25,12 @@ use std::cell::Cell;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// Frames asked for at a time, at least: a tenant that grows is granted by the MiB.
+/// The least that is requested at a time for a tenant: one that grows is granted frames by the MiB.
 const GRANT_BATCH: u32 = 256;
-/// What a pager's own memory may come to for each process, beside the frames.
+/// The most memory of its own that a pager may have in each process, beside the frames.
 pub(crate) const PAGER_RESERVE: u64 = 8 << 20;
-/// Frames a tenant may have resident beyond its own before others of its guarantee are reserved for
-/// them: the kernel's count and the ledger are never of one moment.
+/// Frames that a tenant may have resident beyond those it owns before more frames of its guarantee are
+/// reserved for them: the kernel's count and the ledger are never read at the same moment.
 pub(crate) const UNPAGED_ALLOWANCE: u32 = 2048;
 
 /// The frames allocator of the machine, and the tenants that it serves.
@@ -38,21 +38,21 @@ pub(crate) struct FrameControl {
     pub tenants: Tenants,
     allocator: Allocator,
     begin: Instant,
-    /// The latest time that was told.
+    /// The latest time that [`FrameControl::now`] returned.
     latest: Cell<Duration>,
     stall: Stall,
-    /// Number of the last revocation, of all tenants: it does not wrap, since an answer counts for all before.
+    /// Number of the last revocation of any tenant. It must not wrap, since an answer counts for all earlier revocations.
     round: u64,
 }
 
 impl FrameControl {
-    /// Gives out the frames that the configuration has. `restarted` if tenants of an earlier daemon
+    /// Manages the frames of the configuration. `restarted` is true if tenants of an earlier daemon
     /// are awaited.
     pub fn new(tenants: Tenants, config: &Memory, managed: u32, restarted: bool) -> Self {
         let settings = AllocatorConfig {
             managed,
             deadline: config.revocation_deadline.0,
-            stall: stall::MOST,
+            stall: stall::MAX_EXTENSION,
             notice: config.reduction_notice.0,
             allowance: UNPAGED_ALLOWANCE,
             topology: machine::topology(),
@@ -70,7 +70,7 @@ impl FrameControl {
         }
     }
 
-    /// Time since the start, as the allocator counts it: without that in which the daemon did not run.
+    /// Time since the start, as the allocator counts it: without pauses in which the daemon did not run.
     pub fn now(&self) -> Duration {
         let now = self.begin.elapsed().saturating_sub(self.stall.paused());
         // The time between the last count and a pause is counted as paused, too: the clock does not go back by it.
@@ -104,14 +104,14 @@ impl FrameControl {
         Some(next.saturating_sub(self.now()))
     }
 
-    /// Extends deadlines by the time that threads have waited for a processor until now.
+    /// Extends deadlines by the time that threads have waited for a processor until now. Returns that time.
     pub fn count_stall(&mut self) -> Duration {
         let total = self.stall.total();
         self.allocator.on_stalled(total);
         total
     }
 
-    /// Whether the kernel says how long threads wait for a processor.
+    /// Returns true if the kernel reports how long threads wait for a processor.
     pub fn is_stall_measured(&self) -> bool {
         self.stall.is_measured()
     }
@@ -158,7 +158,7 @@ impl FrameControl {
             .readmit(TenantId(number), contract.into(), n, cleaning)
     }
 
-    /// Whether a contract can be changed so.
+    /// Checks that a contract can be changed so.
     pub fn check_set_contract(
         &self,
         number: TenantNumber,
@@ -180,7 +180,7 @@ impl FrameControl {
         Ok(())
     }
 
-    /// Whether how fast a tenant can clean frames can be changed so.
+    /// Checks that the rate at which a tenant can clean frames can be changed so.
     pub fn check_set_cleaning(
         &self,
         number: TenantNumber,
@@ -190,7 +190,7 @@ impl FrameControl {
             .check_set_cleaning(TenantId(number), cleaning, self.now())
     }
 
-    /// Sets how fast a tenant can clean frames.
+    /// Sets the rate at which a tenant can clean frames.
     pub fn set_cleaning(
         &mut self,
         number: TenantNumber,
@@ -200,14 +200,14 @@ impl FrameControl {
         self.allocator.set_cleaning(id, cleaning, now)
     }
 
-    /// A tenant owns no frames any more: they can be granted.
+    /// Frees the frames of a tenant that has ended or given them back: they can be granted.
     pub fn on_tenant_gone(&mut self, number: TenantNumber) {
         let actions = self.allocator.on_tenant_gone(TenantId(number), self.now());
         self.execute(actions);
     }
 
-    /// Frames that a tenant can own while all others have theirs, or the guarantee that
-    /// they may yet come back for.
+    /// Frames that a tenant can own while each other tenant has its frames, or its guarantee if that is more:
+    /// a tenant that is away may yet come back for it.
     pub fn unclaimed_beside(&self, number: TenantNumber) -> u32 {
         let id = TenantId(number);
         let others = self.allocator.all_stats().filter(|view| view.tenant != id);
@@ -217,8 +217,8 @@ impl FrameControl {
         u64::from(self.allocator.managed()).saturating_sub(taken) as u32
     }
 
-    /// A tenant's allocation reached its limit. The ledger signals it once, until the limit is
-    /// raised: the allocator remembers the request that it cannot grant now.
+    /// Requests frames for a tenant whose allocation reached its limit. The ledger signals this once, until the limit is
+    /// raised: the allocator remembers a request that it cannot grant now.
     pub fn on_pressure(&mut self, number: TenantNumber) {
         let Some(quota) = self.quota(number) else {
             return;
@@ -259,7 +259,7 @@ impl FrameControl {
         }
     }
 
-    /// A tenant reports revocations up to `round` as done.
+    /// Handles a tenant's report that revocations up to `round` are done.
     pub fn on_revocation_done(&mut self, number: TenantNumber, round: u64) {
         let Some(k) = self.tenants.get_mut(number).map(|t| t.acknowledge(round)) else {
             return;
@@ -271,8 +271,8 @@ impl FrameControl {
         }
     }
 
-    /// The connection of a tenant that owes frames, if there is one: its answer may have arrived.
-    pub fn debtor(&self, number: TenantNumber) -> Option<u64> {
+    /// The connection of a tenant if it owes frames: its answer may have arrived.
+    pub fn connection_if_owing(&self, number: TenantNumber) -> Option<u64> {
         let owed = self.stats(number).map_or(0, |stats| stats.owed);
         let token = self.tenants.get(number)?.connection;
         token.filter(|_| owed > 0)
@@ -340,7 +340,7 @@ impl FrameControl {
         }
     }
 
-    /// A tenant reads again: it receives the revocation that did not fit into its queue.
+    /// Sends a tenant that reads again the revocation that did not fit into its queue.
     pub fn on_writable(&mut self, number: TenantNumber) {
         let frames = self.tenants.get(number).and_then(|t| t.frames.as_ref());
         if let Some(revocation) = frames.and_then(|frames| frames.unsent) {
@@ -348,9 +348,9 @@ impl FrameControl {
         }
     }
 
-    /// The tenants whose contract of frames differs from the recorded one: it was changed, or its
-    /// notice is over. Their records have it now. A lowered contract is recorded only after its
-    /// notice, so a daemon that is started again meanwhile keeps the notice as well.
+    /// Updates the records of tenants whose contract of frames has changed, or whose notice is over, and returns
+    /// these tenants. A lowered contract is in force only after its notice, and recorded as later until then,
+    /// so a daemon that is restarted meanwhile keeps the notice as well.
     pub fn update_records(&mut self) -> Vec<TenantNumber> {
         let mut changed = Vec::new();
         for (number, tenant) in self.tenants.iter_mut() {

@@ -1,4 +1,4 @@
-//! Jobs that take long, run beside the daemon's loop: killing tenants, measuring their RSS.
+//! Jobs that take long and run on threads of their own, beside the daemon's loop: killing tenants, measuring their RSS.
 
 use crate::scrub::ScrubDone;
 use crate::urgent;
@@ -14,13 +14,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub enum JobResult {
     /// A swap file was scrubbed, or why not.
     Scrubbed(TenantNumber, Box<ScrubDone>),
-    /// The processes of a tenant that is killed have no memory any more.
+    /// The memory of a killed tenant's processes is freed.
     MemoryFreed(TenantNumber),
     /// A tenant's processes have ended.
     Killed(TenantNumber),
     /// Resident bytes of a tenant that requested to leave, counted exactly, or why they could not be counted.
     LeaveRss(TenantNumber, io::Result<u64>),
-    /// The processes of a leaving tenant are in no group of ours any more.
+    /// The processes of a leaving tenant have left the daemon's control groups.
     Released(TenantNumber),
     /// No I/O of a tenant is in flight any more.
     DiskDrained(TenantNumber),
@@ -28,10 +28,10 @@ pub enum JobResult {
     ExactRss(TenantNumber, io::Result<u64>),
 }
 
-/// Job that is done once, on any thread.
+/// A job, which one thread takes and runs once.
 type Job = Arc<Mutex<Option<Box<dyn FnOnce() -> JobResult + Send>>>>;
 
-/// The sending end for completions.
+/// Sends results of jobs to the daemon's loop.
 #[derive(Clone)]
 pub struct JobSender {
     sender: Sender<JobResult>,
@@ -39,42 +39,42 @@ pub struct JobSender {
 }
 
 impl JobSender {
-    /// Sends a completion.
+    /// Sends a result.
     pub fn send(&self, done: JobResult) {
-        // The daemon ends: no receiver is left.
+        // This fails only when the daemon ends, which has dropped the receiver.
         let _ = self.sender.send(done);
         let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
     }
 }
 
-/// The jobs in progress.
+/// Starts jobs, and receives their results.
 pub struct JobRunner {
     notifier: JobSender,
     receiver: Receiver<JobResult>,
-    /// Jobs that wait for a thread: none could be started.
-    late: RefCell<Vec<Job>>,
+    /// Jobs for which no thread could be started yet.
+    waiting: RefCell<Vec<Job>>,
 }
 
 impl JobRunner {
-    /// None under way.
+    /// A runner without jobs.
     pub fn new() -> rustix::io::Result<Self> {
         let (sender, receiver) = channel();
         let bell = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         Ok(Self {
             notifier: JobSender { sender, bell },
             receiver,
-            late: RefCell::default(),
+            waiting: RefCell::default(),
         })
     }
 
-    /// Starts a job on a thread of its own; later, where no thread can be started now.
+    /// Starts a job on a thread of its own; where no thread can be started now, at a later [`JobRunner::retry`].
     pub fn start(&self, work: impl FnOnce() -> JobResult + Send + 'static) {
         self.try_start(Arc::new(Mutex::new(Some(Box::new(work)))));
     }
 
     /// Starts the jobs that wait for a thread.
     pub fn retry(&self) {
-        for work in self.late.take() {
+        for work in self.waiting.take() {
             self.try_start(work);
         }
     }
@@ -89,16 +89,16 @@ impl JobRunner {
             }
         };
         if std::thread::Builder::new().spawn(run).is_err() {
-            self.late.borrow_mut().push(work);
+            self.waiting.borrow_mut().push(work);
         }
     }
 
-    /// An already completed job.
+    /// Adds the result of a job that needed no thread.
     pub fn done(&self, done: JobResult) {
         self.notifier.send(done);
     }
 
-    /// A sending end for completions of other threads.
+    /// A sender for results of other threads.
     pub fn notifier(&self) -> JobSender {
         self.notifier.clone()
     }
@@ -108,7 +108,7 @@ impl JobRunner {
         self.notifier.bell.as_fd()
     }
 
-    /// The next completion.
+    /// The next result.
     pub fn next(&self) -> Option<JobResult> {
         let next = self.receiver.try_recv().ok();
         if next.is_none() {

@@ -1,9 +1,9 @@
 //! Divides a machine among programs by contracts: the system domain of the paper.
 //!
 //! *Self-Paging in the Nemesis Operating System*, sections 6.2 and 6.7: one trusted domain
-//! owns the frames allocator, the swap filesystem and the user-safe disk. Programs ask it for
-//! contracts, and then resolve their own faults; it moves limits, schedules the disk and ends
-//! those that break their word.
+//! owns the frames allocator, the swap filesystem and the user-safe disk. Programs request
+//! contracts from it, and then resolve their own faults; the daemon moves limits, schedules the disk and kills
+//! programs that violate their contracts.
 //!
 //! | part | holds |
 //! |---|---|
@@ -14,13 +14,13 @@
 //! | `Connections` | `peer`s, `user_limits`, a `host::fd_reaper` |
 //! | `Backing` | the swap filesystem, the disk's thread and model |
 //!
-//! A part holds the parts that it uses, and uses no part above it. `policy` and `config` say what
-//! there is to give out, and to whom; `refusal` says why not; `persisted_tenants` and `scrub` are for what outlives the
-//! daemon; `own_folder` says which folders the daemon makes; `tenant_cgroup`, `cgroup_origin` and `urgent` deal with the kernel.
+//! A part holds the parts that it uses, and uses no part above it. `policy` and `config` determine what
+//! can be given out, and to whom; `refusal` has the reasons of refusals; `persisted_tenants` and `scrub` are for what outlives the
+//! daemon; `own_folder` knows the folders that the daemon makes; `tenant_cgroup`, `cgroup_origin` and `urgent` deal with the kernel.
 //!
 //! Rules: one thread, one loop, nothing in it waits for a tenant. Tenants outlive the daemon:
-//! the state that a new daemon needs is in the swap filesystem and with the tenants. Whatever a
-//! tenant sends or writes into memory it shares, the others notice nothing.
+//! the state that a new daemon needs is in the swap filesystem and with the tenants. No message of a tenant, and
+//! nothing that it writes into shared memory, affects the other tenants.
 
 mod backing;
 mod cgroup_origin;
@@ -79,14 +79,14 @@ use tenant_cgroup::CgroupRoot;
 use tenants::Tenants;
 use zero_writer::ZeroWriter;
 
-/// How often resident memory is compared with what is owned.
+/// How often the resident memory of tenants is compared with the frames that they own.
 const RSS_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How long the end of the daemon waits for a reader of its log.
+/// How long the daemon waits for a reader of its log when it ends.
 const LOG_FLUSH: Duration = Duration::from_secs(1);
 
-/// Tokens of what the loop polls. The listener and connections without a contract are served
-/// after everything else.
+/// Tokens of the descriptors that the loop polls. The listener and connections without a contract, which
+/// have one token together, are served after everything else.
 const UNIDENTIFIED: u64 = 0;
 const JOBS: u64 = 1;
 const DISK: u64 = 2;
@@ -101,7 +101,7 @@ pub struct Daemon {
     signals: SignalFd,
     /// When resident memory was compared last.
     rss_measured: Instant,
-    /// Lines of the log, until the daemon ends.
+    /// Writes the lines of the log, until the daemon ends.
     _log: Option<LineQueue>,
 }
 
@@ -110,7 +110,7 @@ fn call(what: &'static str) -> impl Fn(Errno) -> DaemonError {
 }
 
 impl Daemon {
-    /// Reads the configuration, opens the disk, finds the tenants there were, and listens.
+    /// Reads the configuration, opens the disk, loads the tenants of an earlier daemon, and listens.
     pub fn start(path: &Path) -> Result<Self, DaemonError> {
         let config = Config::read(path)?;
         config.check_memory(total_memory())?;
@@ -121,16 +121,16 @@ impl Daemon {
         let signals = SignalFd::open(&handled).map_err(call("receive signals"))?;
         // SAFETY: at the program's start; systemd passes the descriptor, or it is not open.
         let passed = unsafe { systemd::listener() };
-        let wrong =
+        let action =
             "use the socket that was passed (ListenSequentialPacket= makes one that can be)";
-        let passed = passed.map_err(call(wrong))?;
+        let passed = passed.map_err(call(action))?;
         let listener = match passed {
             Some(socket) => Listener::passed(socket),
             None => Listener::open(&config.socket)?,
         };
-        // Before there is the disk's thread, which is as this one.
+        // Before the disk's thread starts, which inherits the priority of this one.
         urgent::enter();
-        // Before there are tenants: none waits for the reader of the log.
+        // Before there are tenants: no tenant waits for the reader of the log.
         let log = LineQueue::start(LOG_FLUSH);
         let disk = backing::open(&config.disk)?;
         let jobs = JobRunner::new().map_err(call("make an eventfd"))?;
@@ -176,12 +176,12 @@ impl Daemon {
         })
     }
 
-    /// Where it listens.
+    /// The path of the socket at which the daemon listens.
     pub fn socket(&self) -> &Path {
         &self.contracts.config.socket
     }
 
-    /// Serves until a signal ends it. Tenants live on, and wait for the next daemon.
+    /// Serves until a signal ends it. Tenants go on running, and wait for the next daemon.
     pub fn run(&mut self) -> Result<(), DaemonError> {
         loop {
             let tokens = self.connections().wait(self.timeout())?;
@@ -231,10 +231,10 @@ impl Daemon {
         all.into_iter().flatten().fold(rss, Duration::min)
     }
 
-    /// Ends what has missed its deadline, after what has arrived by now.
+    /// Enforces deadlines, after serving the messages that have arrived by now.
     fn enforce_deadlines(&mut self) {
         for number in self.tenants().numbers() {
-            if let Some(token) = self.contracts.frames.debtor(number) {
+            if let Some(token) = self.contracts.frames.connection_if_owing(number) {
                 self.serve(token, MAX_BATCH);
             }
             self.contracts.frames.report_usage(number);
@@ -247,7 +247,7 @@ impl Daemon {
     fn do_periodic_work(&mut self) {
         let contracts = &mut self.contracts;
         let stall = contracts.frames.count_stall();
-        // Where the kernel does not measure it, all time counts as waited for: for deadlines only.
+        // Where the kernel does not measure stalls, all time counts as waited for, but for deadlines only.
         if contracts.frames.is_stall_measured() {
             contracts
                 .processor_time
@@ -316,7 +316,7 @@ impl Daemon {
             match done {
                 JobResult::Scrubbed(number, scrubbed) => contracts.on_scrubbed(number, *scrubbed),
                 JobResult::MemoryFreed(number) => {
-                    // Its frames can be granted while its processes end.
+                    // The tenant's frames can be granted while its processes end.
                     contracts.frames.on_tenant_gone(number);
                     contracts.frames.tenants.await_end(number);
                 }
@@ -336,7 +336,7 @@ impl Daemon {
         while let Some(event) = self.contracts.disk.usd.next_event() {
             let tenants = &mut self.contracts.frames.tenants;
             match event {
-                // No I/O of it is under way any more.
+                // No I/O of the channel is in flight any more.
                 UsdEvent::Closed(id) => {
                     if let Some((number, channel)) = tenants.remove_channel(id) {
                         tenants.post(number, &DaemonEvent::Closed(channel));

@@ -10,10 +10,10 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// How long a daemon that was killed may take to end: until then its socket accepts connections.
-const ENDING: Duration = Duration::from_secs(5);
-/// Pause between two attempts to take its place.
-const LOOK: Duration = Duration::from_millis(20);
+/// How long a killed daemon may take to end: until then its socket accepts connections.
+const FORMER_DAEMON_TIMEOUT: Duration = Duration::from_secs(5);
+/// Pause between two attempts to take the socket of a daemon that is ending.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Device and inode of a file.
 type FileIdentity = (u64, u64);
@@ -27,13 +27,13 @@ pub(crate) struct Listener {
     socket: OwnedFd,
     /// The file and what identifies it, unless a service manager made it.
     file: Option<(PathBuf, FileIdentity)>,
-    /// Held until the socket is closed; none where a service manager made that.
+    /// Held until the socket is closed; `None` where a service manager made the socket.
     _lock: Option<OwnedFd>,
 }
 
 impl Listener {
-    /// Listens at `path`. A stale socket, without a listener, is removed. A listener may be a daemon
-    /// that is ending, and is waited for a while.
+    /// Listens at `path`. A stale socket, at which no process listens, is removed. Where one listens, it may
+    /// be a daemon that is ending: its end is awaited for [`FORMER_DAEMON_TIMEOUT`].
     pub fn open(path: &Path) -> Result<Self, DaemonError> {
         let fail = |why: String| DaemonError::Listen {
             path: path.into(),
@@ -54,16 +54,16 @@ impl Listener {
             }
             if !std::mem::replace(&mut is_reported, true) {
                 tracing::warn!(
-                    "another daemon listens at {}: waiting for its end, {ENDING:?} at most",
+                    "another daemon listens at {}: waiting for its end, {FORMER_DAEMON_TIMEOUT:?} at most",
                     path.display()
                 );
             }
-            if begun.elapsed() > ENDING {
+            if begun.elapsed() > FORMER_DAEMON_TIMEOUT {
                 return Err(fail(
                     "another daemon does already; stop that one first".into(),
                 ));
             }
-            std::thread::sleep(LOOK);
+            std::thread::sleep(POLL_INTERVAL);
         };
         if Self::check(path).is_ok() {
             let _ = std::fs::remove_file(path);
@@ -95,7 +95,7 @@ impl Listener {
             .map_err(|errno| fail(errno.to_string()))
     }
 
-    /// Refuses a path where no socket can be. Returns its folder, where the daemon has yet to make it.
+    /// Refuses a path where no socket can be made. Returns its folder if the daemon has yet to make that.
     fn check(path: &Path) -> Result<Option<&Path>, DaemonError> {
         match std::fs::symlink_metadata(path) {
             Ok(there) if !there.file_type().is_socket() => Err(DaemonError::Listen {
@@ -106,7 +106,7 @@ impl Listener {
         }
     }
 
-    /// One that a service manager has passed, which keeps its file.
+    /// A listener on a socket passed by the service manager, which keeps the socket's file.
     pub fn passed(socket: OwnedFd) -> Self {
         Self {
             _lock: None,
@@ -116,7 +116,7 @@ impl Listener {
     }
 }
 
-/// Refuses the path of a socket where none can be, for `selfpage system check`.
+/// Refuses a path where no socket can be made, for `selfpage system check`.
 pub fn check_socket(path: &Path) -> Result<(), DaemonError> {
     Listener::check(path).map(|_| ())
 }
@@ -128,8 +128,8 @@ fn lock_of(path: &Path) -> PathBuf {
     name.into()
 }
 
-/// Locks PATH.lock; `None` where another daemon has it. Its holder removes it, so that a lock counts
-/// only of the file that has the name.
+/// Locks PATH.lock; `None` where another daemon holds the lock. The holder removes the file, so a lock counts
+/// only while its file still has the name.
 fn try_lock(path: &Path) -> Result<Option<OwnedFd>, Errno> {
     let name = lock_of(path);
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
@@ -156,7 +156,7 @@ impl Drop for Listener {
         let Some((path, own)) = &self.file else {
             return;
         };
-        // What has the name by now may be another's.
+        // Another process may have replaced the file.
         if rustix::fs::lstat(path).map(identity) == Ok(*own) {
             let _ = std::fs::remove_file(path);
         }
@@ -169,7 +169,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_daemon_that_is_ending_is_waited_for() {
+    fn the_end_of_a_daemon_that_is_ending_is_awaited() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("s");
         let former = Listener::open(&path).unwrap();
@@ -177,18 +177,21 @@ mod tests {
             let path = path.clone();
             move || Listener::open(&path).map(|_| ())
         });
-        std::thread::sleep(LOOK * 2);
+        std::thread::sleep(POLL_INTERVAL * 2);
         drop(former);
         next.join().unwrap().unwrap();
     }
 
     #[test]
-    fn its_own_file_goes_with_it_and_a_service_managers_stays() {
+    fn a_listener_removes_its_own_file_and_not_a_service_managers() {
         let there = tempfile::tempdir().unwrap();
         let path = there.path().join("selfpage/daemon.socket");
         let own = Listener::open(&path).unwrap();
-        assert!(Listener::open(&path).is_err(), "two listen at one path");
-        assert!(path.exists(), "the one that was refused removed it");
+        assert!(
+            Listener::open(&path).is_err(),
+            "two daemons listen at one path"
+        );
+        assert!(path.exists(), "the refused daemon removed the socket");
         let again = own.as_fd().try_clone_to_owned().unwrap();
         drop(own);
         assert!(!path.exists() && !lock_of(&path).exists());

@@ -3,33 +3,33 @@
 //! The loop has a high priority, and no contract is charged for its time. Rule: a person's tenants
 //! have a fifth of it, however many they are and whatever they send. A connection or bell of a person
 //! that has used more is not polled until that time has passed; before the loop kills a tenant for a
-//! deadline, it reads a batch of that tenant's messages. What the loop does besides in a turn, to wait, to count
-//! stalls and to send shares, is a person's whose connection or bell it was woken by: with short messages it is
-//! more than half of the time.
+//! missed deadline, it reads a batch of that tenant's messages. The other work of a turn of the loop (to wait, to
+//! count stalls, to send shares) is charged to the person whose connection or bell woke the loop: with short
+//! messages it is more than half of the time.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 use wired::clock::thread_time;
 
-/// Each microsecond of service uses so many of a person's.
+/// Microseconds of a person's time that each microsecond of service takes: a fifth of the loop's time is served.
 const BACKOFF: u32 = 5;
 
 /// The time that a person may use in advance: a burst of messages is served at once.
 const BURST: Duration = Duration::from_millis(20);
 
-/// The most that is charged at once: beyond that the loop waited for a processor, or for the disk.
+/// The most that is charged for one service: in a longer one the loop waited for a processor, or for the disk.
 const MAX_CHARGE: Duration = Duration::from_millis(5);
 
-/// What the loop has spent since it charged a person last.
+/// The time that the loop has spent since it charged a person last.
 #[derive(Default)]
 pub(crate) struct TurnClock {
-    /// The loop's processor time then.
+    /// The loop's processor time at that charge.
     charged: Duration,
 }
 
 impl TurnClock {
-    /// The time to charge for a service that took so long, when the loop has had this much processor time: a
-    /// service that blocks the loop counts as well.
+    /// The time to charge for a service that took `service`, where the loop has had `processor` time in all: a
+    /// service that blocks the loop is charged for that time as well.
     pub fn lap(&mut self, service: Duration, processor: Duration) -> Duration {
         let before = std::mem::replace(&mut self.charged, processor);
         service.max(processor.saturating_sub(before))
@@ -49,9 +49,9 @@ pub(crate) fn processor_time() -> Duration {
 /// The time that persons have used, and the tokens that are not polled.
 #[derive(Default)]
 pub(crate) struct LoopTime {
-    /// Up to when each person has used its part.
+    /// The time until which each person has used its part.
     used: BTreeMap<u32, Instant>,
-    /// When each is polled again.
+    /// When each suspended token is polled again.
     suspended: BTreeMap<u64, Instant>,
 }
 
@@ -59,7 +59,7 @@ impl LoopTime {
     /// Charges a person for the service of a token. Returns true if the token is suspended.
     pub fn charge(&mut self, person: u32, token: u64, took: Duration, now: Instant) -> bool {
         let used = self.used.entry(person).or_insert(now);
-        // By what was used before: a bell is never read, so that polling it again reports it again.
+        // Decided by what was used before this service: a bell is never read, so it is reported again once it is polled.
         let is_over = *used > now + BURST;
         *used = (*used).max(now) + took.min(MAX_CHARGE) * BACKOFF;
         if is_over {
@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_service_costs_what_the_turn_cost_that_it_woke() {
+    fn a_service_is_charged_the_whole_turn_of_the_loop() {
         let us = Duration::from_micros;
         let mut turn = TurnClock::default();
         assert_eq!(turn.lap(us(3), us(10)), us(10));
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn a_person_that_floods_has_a_fifth_of_the_time_and_others_have_theirs() {
+    fn a_person_that_floods_has_a_fifth_of_the_time_and_delays_no_other() {
         let (begin, turn) = (Instant::now(), Duration::from_micros(100));
         let mut time = LoopTime::default();
         let (mut now, mut served) = (begin, 0);

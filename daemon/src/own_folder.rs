@@ -1,18 +1,18 @@
 //! The folders of the files that the daemon makes.
 //!
-//! Rule: the daemon makes no folder but its own, `selfpage` in one that is there: `/var/lib/selfpage`, `/run/selfpage`.
-//! Where another is missing, a file system that is not mounted or a typing error may be the reason.
+//! Rule: the daemon makes no folder but its own, `selfpage` in a folder that exists: `/var/lib/selfpage`, `/run/selfpage`.
+//! Where another folder is missing, a file system that is not mounted or a typing error may be the reason.
 
 use std::path::{Path, PathBuf};
 
-/// A folder that is not there.
+/// The error for a folder that does not exist.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "the folder {} is not there: mount its file system, make it (mkdir -p), or name another path", .0.display()
 )]
 pub struct MissingFolder(PathBuf);
 
-/// The folder of a file, where the daemon has yet to make it.
+/// The folder of a file if the daemon has yet to make it; an error if the folder is missing and not the daemon's own.
 pub(crate) fn missing_own_folder(file: &Path) -> Result<Option<&Path>, MissingFolder> {
     let Some(folder) = file.parent().filter(|folder| !folder.exists()) else {
         return Ok(None);
@@ -29,7 +29,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_folder_of_the_daemons_own_is_yet_to_be_made_and_another_is_missing() {
+    fn the_daemons_own_folder_is_to_be_made_and_any_other_is_missing() {
         let there = tempfile::tempdir().unwrap();
         let own = there.path().join("selfpage");
         let missing = |file: &str| {

@@ -1,8 +1,8 @@
 //! The peer of a connection, as the kernel reports it.
 //!
-//! Rule: a process's number is not its name. Its owner may end, and the number be another's,
-//! before it is looked at; so the process is held by a descriptor from when it connected, and
-//! what was found by the number counts only if it still ran afterwards.
+//! Rule: a pid alone does not identify a process. The process may end, and its pid be reused,
+//! before the pid is looked up; so the process is held by a pidfd from when it connected, and
+//! what was read by the pid counts only if the process still ran afterwards.
 
 use crate::refusal::Refusal;
 use host::process_tree::ProcStat;
@@ -23,7 +23,7 @@ pub struct Peer {
     pub gid: u32,
     /// Its number when it connected.
     pub pid: Pid,
-    /// The process; none if it had ended when it was asked for.
+    /// A pidfd of the process; `None` if the process had ended before one could be opened.
     held: Option<OwnedFd>,
 }
 
@@ -40,12 +40,12 @@ impl Peer {
         let pid = Pid::from_raw(found.pid).ok_or(Errno::SRCH)?;
         let mut number = -1i32;
         let held = match option(&socket, SO_PEERPIDFD, &mut number) {
-            // SAFETY: the kernel has just made it for us.
+            // SAFETY: the kernel has just opened it for this process.
             Ok(()) => Some(unsafe { OwnedFd::from_raw_fd(number) }),
             Err(Errno::NOPROTOOPT) => pidfd_open(pid, PidfdFlags::empty())
                 .map(Some)
-                .or_else(gone)?,
-            Err(why) => gone(why)?,
+                .or_else(unless_ended)?,
+            Err(why) => unless_ended(why)?,
         };
         let (uid, gid) = (found.uid, found.gid);
         Ok(Self {
@@ -56,7 +56,7 @@ impl Peer {
         })
     }
 
-    /// When the process started: with its number, its name. Refused if it has ended, or where that is not known.
+    /// When the process started, which together with its pid identifies it. An error if it has ended, or where that cannot be found out.
     pub fn start(&self) -> Result<u64, Refusal> {
         let stat = ProcStat::read(self.pid)
             .map_err(|why| Errno::from_io_error(&why).unwrap_or(Errno::IO))?;
@@ -66,7 +66,7 @@ impl Peer {
 
     /// Returns true if the process still runs, so that its pid is still its own.
     fn runs(&self) -> bool {
-        // Readable from when it has ended.
+        // A pidfd is readable once its process has ended.
         self.held.as_ref().is_some_and(|held| {
             let mut fds = [PollFd::new(held, PollFlags::IN)];
             poll(&mut fds, Some(&Timespec::default())) == Ok(0)
@@ -74,15 +74,15 @@ impl Peer {
     }
 }
 
-/// A process that cannot be held has ended; an error where this process lacks what it takes to hold one.
-fn gone(why: Errno) -> Result<Option<OwnedFd>, Errno> {
+/// `None` where a pidfd cannot be opened since the process has ended; the error where this process lacks a descriptor for it.
+fn unless_ended(why: Errno) -> Result<Option<OwnedFd>, Errno> {
     match is_shortage(&why.into()) {
         true => Err(why),
         false => Ok(None),
     }
 }
 
-/// Reads an option of a socket's.
+/// Reads an option of a socket.
 fn option<T>(socket: impl AsFd, name: i32, value: &mut T) -> Result<(), Errno> {
     let mut len = size_of::<T>() as libc::socklen_t;
     // SAFETY: the kernel writes at most `len` bytes, of options that are plain numbers.
@@ -107,7 +107,7 @@ mod tests {
     use host::seqpacket;
 
     #[test]
-    fn a_peer_is_known_until_it_ends() {
+    fn a_peer_is_identified_until_it_ends() {
         let (ours, theirs) = seqpacket::pair().unwrap();
         let us = rustix::process::getpid();
         let peer = Peer::of(&ours).unwrap();
@@ -119,7 +119,7 @@ mod tests {
         let mut child = std::process::Command::new("true").spawn().unwrap();
         let held = pidfd_open(Pid::from_child(&child), PidfdFlags::empty()).unwrap();
         child.wait().unwrap();
-        // Its pid may be any process's by now: here it is ours.
+        // Its pid may be reused by any process: here it is that of this one.
         let ended = Peer {
             held: Some(held),
             ..peer
@@ -128,13 +128,13 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_has_not_ended_where_a_descriptor_is_short_to_find_it_out() {
+    fn a_peer_is_not_taken_for_ended_for_lack_of_a_descriptor() {
         use rustix::process::{Resource, Rlimit, setrlimit};
         const LIMITED: &str = "SELFPAGE_TEST_LIMITED";
         if std::env::var_os(LIMITED).is_none() {
-            // The limit is of all threads.
+            // The limit applies to all threads.
             let limited = std::process::Command::new(std::env::current_exe().unwrap())
-                .args(["a_descriptor_is_short", "--test-threads=1"])
+                .args(["a_peer_is_not_taken_for_ended", "--test-threads=1"])
                 .env(LIMITED, "1")
                 .output()
                 .unwrap();

@@ -1,5 +1,5 @@
-//! What the swap filesystem keeps of a tenant, so that a daemon that is started again knows
-//! whose each swap file is.
+//! The record of a tenant in the swap filesystem, from which a restarted daemon knows
+//! the tenant of each swap file.
 
 use disk::cost_model::CostModel;
 use disk::swapfs::{FileName, MAX_BLOB};
@@ -12,19 +12,19 @@ use std::time::Duration;
 /// Version of this record; a record of another version names no tenant.
 const VERSION: u8 = 1;
 
-/// A tenant as it is remembered.
+/// The record of a tenant.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TenantRecord {
     version: u8,
     /// Its number.
     pub number: u32,
-    /// Its name, for people.
+    /// Its name, for human readers.
     pub name: String,
     /// Its process.
     pub pid: i32,
-    /// When that started: with its number, its name until the machine does.
+    /// When the process started, which together with its pid identifies it until the machine restarts.
     pub start: u64,
-    /// Which run of the machine that was.
+    /// The boot id of the machine's run in which it started.
     pub boot: [u8; 16],
     /// Its user.
     pub uid: u32,
@@ -32,24 +32,24 @@ pub struct TenantRecord {
     pub terms: ContractSpec,
     /// What its frames will be after the notice.
     pub later: Option<FrameSpec>,
-    /// Channels that it may hand over after a restart, whatever its user has then: as many as it has had at a
+    /// Channels that it may hand over after a restart, whatever else its user has by then: as many as it has had at a
     /// time, or up to twice as many.
     pub channels: u32,
     /// Processor time that it has reserved: runtime and period.
     pub reservation: Option<(Duration, Duration)>,
-    /// The disk's figures that its contract was admitted by: a daemon that has lost them, and has no room to measure
-    /// the disk on beside its tenants' files, goes by these.
+    /// The cost model by which its contract was admitted: a daemon that has lost the calibration, and has no room to measure
+    /// the disk beside its tenants' files, uses this one.
     pub disk: Option<CostModel>,
 }
 
-/// Channels that are recorded for each tenant: the record of most is not written again for them.
+/// Channels that are recorded for a new tenant: most tenants never have more, and their records need not be written again.
 const CHANNELS: u32 = 4;
 
-/// What records may lack that an earlier version wrote, which is last, and none or zero there.
+/// Fields at the end of a record that records of earlier versions may lack. They read as `None` or zero there.
 const LATER_FIELDS: usize = 4;
 
 impl TenantRecord {
-    /// Of a tenant that comes in now.
+    /// The record of a new tenant.
     pub fn new(
         number: u32,
         name: &str,
@@ -74,17 +74,17 @@ impl TenantRecord {
         }
     }
 
-    /// As bytes; within what a file keeps.
+    /// Encodes the record, in [`MAX_BLOB`] bytes at most.
     pub fn encode(&self) -> Vec<u8> {
-        // Numbers, and a name that was cut: it always fits.
+        // It always fits: it has numbers, and a name of limited length.
         let bytes = postcard::to_stdvec(self).unwrap_or_default();
         debug_assert!(!bytes.is_empty() && bytes.len() <= MAX_BLOB);
         bytes
     }
 
-    /// From bytes; `None` where they are no record of this version.
+    /// Decodes a record; `None` where the bytes are not a record of this version.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
-        // What is beyond the record is not read.
+        // Bytes after the record are not read.
         let bytes = [bytes, &[0; LATER_FIELDS]].concat();
         let record: Self = postcard::from_bytes(&bytes).ok()?;
         (record.version == VERSION).then_some(record)
@@ -94,14 +94,14 @@ impl TenantRecord {
     pub fn process(&self) -> Option<Pid> {
         let pid = Pid::from_raw(self.pid)?;
         let boot = boot();
-        // Where /proc could not be read the process's start decides.
+        // Where the boot id could not be read, the start time alone decides.
         let is_same = boot == self.boot || [boot, self.boot].contains(&UNKNOWN_BOOT);
         let same = is_same && host::process_tree::is_running(pid, self.start);
         same.then_some(pid)
     }
 }
 
-/// A name that is one line of a log and does nothing to a terminal.
+/// Replaces control characters, which could forge a line of the log or control a terminal.
 fn printable(name: &str) -> String {
     name.chars()
         .map(|c| if c.is_control() { '?' } else { c })
@@ -119,10 +119,10 @@ pub fn resume_token(name: &FileName) -> Option<ResumeToken> {
     name.as_bytes().try_into().ok().map(ResumeToken)
 }
 
-/// What stands for a run of the machine that could not be found out.
+/// Stands for a boot id that could not be read.
 const UNKNOWN_BOOT: [u8; 16] = [0; 16];
 
-/// Tells this run of the machine from every other.
+/// The boot id of the machine, which differs in every run.
 fn boot() -> [u8; 16] {
     host::boot::boot_id().to_be_bytes()
 }
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_comes_back_and_fits() {
+    fn a_record_is_decoded_as_it_was_and_fits() {
         let mut record = record(&"n".repeat(2 * NAME));
         record.channels = 0;
         let bytes = record.encode();
@@ -156,13 +156,13 @@ mod tests {
         );
         record.channels = u32::MAX;
         record.reservation = Some((Duration::MAX, Duration::MAX));
-        let dear = OpCost {
+        let highest = OpCost {
             base: Nanos(u64::MAX),
             per_kib: Nanos(u64::MAX),
         };
         record.disk = Some(CostModel {
-            read: dear,
-            write: dear,
+            read: highest,
+            write: highest,
             bound: Nanos(u64::MAX),
             capacity: Utilization::percent(95),
         });
@@ -181,13 +181,13 @@ mod tests {
     }
 
     #[test]
-    fn a_process_is_not_gone_for_want_of_a_descriptor_to_read_of_it() {
+    fn a_process_is_not_taken_for_ended_for_lack_of_a_descriptor() {
         use rustix::process::{Resource, Rlimit, setrlimit};
         const LIMITED: &str = "SELFPAGE_TEST_LIMITED";
         if std::env::var_os(LIMITED).is_none() {
-            // The limit is of all threads.
+            // The limit applies to all threads.
             let limited = std::process::Command::new(std::env::current_exe().unwrap())
-                .args(["want_of_a_descriptor", "--test-threads=1"])
+                .args(["a_process_is_not_taken_for_ended", "--test-threads=1"])
                 .env(LIMITED, "1")
                 .output()
                 .unwrap();
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_of_another_run_of_the_machine_is_gone() {
+    fn a_process_of_another_run_of_the_machine_has_ended() {
         let mut record = record("x");
         assert!(record.process().is_some());
         record.boot[3] ^= 1;

@@ -3,9 +3,9 @@
 //! The kernel names the peer of a connection (SO_PEERCRED: user, group,
 //! process); the first rule that fits bounds what the contracts of one user may have together.
 //!
-//! User and group are the kernel's. The file that a process runs is compared by
-//! what it is, not by its path, which means something else in another mount namespace. It
-//! tells programs of one user apart that mean well, and is no boundary between them: a user can
+//! User and group are the kernel's. The executable of a process is compared by device and inode,
+//! not by its path, which may name another file in another mount namespace. It
+//! distinguishes well-behaved programs of one user, and is no boundary between them: a user can
 //! have an allowed program do anything (a debugger, a preloaded library), and a connection
 //! stays open over exec.
 
@@ -17,12 +17,12 @@ use serde::Deserialize;
 use std::path::PathBuf;
 use wired::Bytes;
 
-/// A user may have a contract for so many bytes of the rule's frames, and so many at least: each
-/// takes time of the daemon's loop, which no contract is charged for.
+/// A user may have one contract for each of these bytes of the rule's frames, and
+/// [`MIN_CONTRACTS`] in any case: each takes time of the daemon's loop, which no contract is charged for.
 const FRAMES_OF_CONTRACT: u64 = 4 << 20;
 const MIN_CONTRACTS: u64 = 16;
 
-/// What sums of shares may be off by.
+/// The most by which rounding puts sums of shares off.
 const ROUNDING: f64 = 1e-9;
 
 /// The peers that a rule names, and the most that the contracts of one of them may have together.
@@ -33,7 +33,7 @@ pub struct Rule {
     pub uid: Option<u32>,
     /// A group.
     pub gid: Option<u32>,
-    /// The file that the asking process runs.
+    /// The executable of the requesting process.
     pub executable: Option<PathBuf>,
     /// Most frames.
     pub frames: Option<Bytes>,
@@ -43,9 +43,9 @@ pub struct Rule {
     pub swap: Option<Bytes>,
     /// Most processors that `--cpu` reserves, 0.5 for half of one: as many as `disk` where `None`.
     pub cpu: Option<f64>,
-    /// Its part in page faults against others': 1 where `None`.
+    /// Its weight in sharing out page faults: 1 where `None`.
     pub fault_weight: Option<u32>,
-    /// Whether contracts of others may be shown and set.
+    /// True if its peers may see and change the contracts of others.
     pub admin: bool,
 }
 
@@ -56,17 +56,17 @@ pub struct PeerIdentity {
     pub uid: u32,
     /// Its group.
     pub gid: u32,
-    /// The file it runs, where the kernel shows it.
+    /// Its executable, where the kernel shows it.
     pub executable: Option<FileNumber>,
 }
 
-/// A file, whatever it is called and wherever: device and inode.
+/// A file, by device and inode, whatever its path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileNumber((u32, u32), u64);
 
 impl FileNumber {
     fn of(path: impl rustix::path::Arg) -> Option<Self> {
-        // A peer's executable may be on a file system that the peer serves, and is not asked.
+        // A peer's executable may be on a file system that the peer itself serves: no call waits for that.
         let (flags, wanted) = (AtFlags::STATX_DONT_SYNC, StatxFlags::INO);
         let found = rustix::fs::statx(CWD, path, flags, wanted).ok()?;
         let device = (found.stx_dev_major, found.stx_dev_minor);
@@ -74,7 +74,7 @@ impl FileNumber {
     }
 }
 
-/// What contracts have together.
+/// The resources that several contracts have together.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ContractTotals {
     frames: u64,
@@ -83,7 +83,7 @@ pub struct ContractTotals {
 }
 
 impl ContractTotals {
-    /// With one more contract.
+    /// The totals with one more contract.
     pub fn with(self, terms: &ContractSpec) -> Self {
         let FrameSpec { x, .. } = terms.frames;
         let disk = if terms.disk.period.is_zero() {
@@ -108,7 +108,7 @@ impl PeerIdentity {
         Self {
             uid: peer.uid,
             gid: peer.gid,
-            // Of another process, if this one has ended.
+            // If this process has ended, the file may be another process's.
             executable: found.filter(|_| peer.start().is_ok()),
         }
     }
@@ -127,7 +127,7 @@ impl Rule {
     }
 
     /// What is wrong with the rule, if anything.
-    pub fn nonsense(&self) -> Option<String> {
+    pub fn first_invalid(&self) -> Option<String> {
         if self.uid.is_none() && self.gid.is_none() && self.executable.is_none() {
             return Some("it names no peer: give it uid, gid or executable".into());
         }
@@ -236,7 +236,7 @@ pub fn check_reservation(
     }
 }
 
-/// The rule that bounds a peer: none bounds root and the daemon's own user.
+/// The rule that bounds a peer; `None` for root and the daemon's own user, whom no rule bounds.
 fn rule_of<'a>(
     rules: &'a [Rule],
     own: u32,

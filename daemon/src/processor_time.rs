@@ -8,14 +8,14 @@
 //! 185 (`selfpage bench qos --only figure7 --busy`).
 //!
 //! While threads of the machine wait for processors, the threads that wait for a tenant's pages
-//! have real-time priority lent ([`host::lent_priority`]), as far as its budget reaches
+//! are lent real-time priority ([`host::lent_priority`]), as far as the tenant's budget reaches
 //! ([`budget`]): handler and evictor threads, linked threads that fault, and the program's threads
 //! that faulted. The tenant names them with its requests (`disk::usd::WaitingThreads`); the daemon
-//! verifies that they are its own, measures how long they ran, and takes the priority back.
+//! verifies that they are the tenant's, measures how long they ran, and ends the priority.
 //!
 //! Where the processors have spare time, priority is lent only to tenants that page little: threads wait there because pagers run in bursts, as the disk's schedule
-//! lets them, and a tenant that is held to its share of the disk gains nothing by a processor at once. Where none is spare,
-//! it is lent to each tenant within its budget.
+//! lets them, and a tenant that is held to its share of the disk gains nothing by a processor at once. Where no processor time is spare,
+//! priority is lent to each tenant within its budget.
 //!
 //! redis-server beside stress-ng, with half of the disk and a tenth (medians of 4 runs of `selfpage bench qos --only redis --phase 15
 //! --repeats 1`, the last line of 2); without a contract: a program beside both that wakes each 2 ms, how late it has its processor:
@@ -31,12 +31,12 @@
 //! 0.83 without, as its threads take the processor that the disk's thread polls on (`--only neighbour --arms system --phase 10`).
 //!
 //! Rules:
-//! - The daemon's loop has a higher priority, so that it can take it back. Where no processor time is spare, the disk's thread has the
+//! - The daemon's loop has a higher priority, so that it can end the lent one. Where no processor time is spare, the disk's thread has the
 //!   priority that is lent, and takes turns: it works for milliseconds on end for a tenant with many requests, and a thread of
 //!   another tenant that woke on its processor waited for that long. Beside a neighbour with slack time
 //!   a victim's p99 was 2.4 to 5 ms with a higher priority, 0.8 to 1.1 with the same or a lower one; with
 //!   a lower one each wake-up takes its processor, and pages were read at four fifths of the rate.
-//! - On a machine where no thread waits nothing is lent: a page took 130 us instead of 115 (p50).
+//! - On a machine where no thread waits for a processor, no priority is lent: with it a page took 130 us instead of 115 (p50).
 //! - Where the kernel permits no real-time priority (no CAP_SYS_NICE, a control group without
 //!   real-time budget), the daemon's own threads have weight ([`crate::urgent`]), tenants' have none.
 
@@ -64,12 +64,12 @@ use std::time::{Duration, Instant};
 use thread::TenantThread;
 use wired::sched_class;
 
-/// How often the use of priority is measured: what a thread can overrun its budget by.
+/// How often the use of priority is measured, and so the most by which a thread can overrun its budget.
 const INTERVAL: Duration = Duration::from_millis(10);
 
 /// How long a thread that names no request is remembered: several transactions of a slow disk, and the time between two
 /// requests of a tenant whose pages mostly come from compressed RAM.
-const REMEMBERED: Duration = Duration::from_secs(1);
+const FORGET_AFTER: Duration = Duration::from_secs(1);
 
 /// Threads of a tenant that are verified at a time: each takes some reads of /proc.
 const MAX_NEW: usize = 4;
@@ -84,8 +84,8 @@ const PRESSED: [f64; 2] = [0.3, 0.15];
 /// below the second of which it does again.
 const CROWDED: [f64; 2] = [0.15, 0.1];
 
-/// The part of the processors' time that is spare: below the first the demand is [`Demand::Always`], above the second no
-/// longer.
+/// The spare part of the processors' time: below the first the demand is [`Demand::Always`], above the second it is
+/// [`Demand::Bursts`] again.
 const SPARE: [f64; 2] = [0.1, 0.2];
 
 const WITHOUT: &str = "beside programs that compute its threads wait for a processor after each page: the daemon may not \
@@ -102,16 +102,16 @@ struct TenantTime {
 /// The processor time of all tenants.
 pub(super) struct ProcessorTime {
     begin: Instant,
-    /// Whether the configuration wants it.
-    wanted: bool,
-    /// Whether the kernel permits real-time priority, too.
-    permitted: bool,
-    /// Whether priority is lent now.
-    lends: bool,
-    /// Whether the disk's thread was told that threads wait for processors.
-    crowded: bool,
+    /// True if the configuration has disk time come with processor time.
+    is_enabled: bool,
+    /// True if, in addition, the kernel permits real-time priority.
+    is_permitted: bool,
+    /// True while priority is lent.
+    is_lending: bool,
+    /// True if the disk's thread has been set not to poll for many requests, since threads wait for processors.
+    is_crowded: bool,
     next: Duration,
-    /// When pressure was measured last, and the stall counted until then.
+    /// When the stall was measured last, and the total until then.
     measured: (Duration, Duration),
     spare: SpareTime,
     demand: Demand,
@@ -119,14 +119,14 @@ pub(super) struct ProcessorTime {
 }
 
 impl ProcessorTime {
-    /// Nothing is lent; nothing ever is if not `wanted`.
-    pub fn new(wanted: bool) -> Self {
+    /// Lends no priority yet, and never any if not `is_enabled`.
+    pub fn new(is_enabled: bool) -> Self {
         Self {
             begin: Instant::now(),
-            permitted: wanted && lent_priority::is_permitted(),
-            wanted,
-            lends: false,
-            crowded: false,
+            is_permitted: is_enabled && lent_priority::is_permitted(),
+            is_enabled,
+            is_lending: false,
+            is_crowded: false,
             next: Duration::ZERO,
             measured: Default::default(),
             spare: SpareTime::new(),
@@ -137,13 +137,13 @@ impl ProcessorTime {
 
     /// The processor time that comes with a share of the disk.
     pub fn of_disk(&self, disk: DiskSpec) -> Capacity {
-        match self.permitted {
+        match self.is_permitted {
             true => Capacity::of(nanos(disk.slice), nanos(disk.period)),
             false => Capacity::ZERO,
         }
     }
 
-    /// Refuses a share of the disk whose processor time is promised to others; `but` has it already.
+    /// Refuses a share of the disk whose processor time is promised to others; `but` is a tenant that has the share already.
     pub fn check(
         &self,
         disk: DiskSpec,
@@ -154,7 +154,7 @@ impl ProcessorTime {
         fault_rates.check_paging(self.of_disk(disk), self.promised(tenants, but))
     }
 
-    /// What is promised to all tenants but one.
+    /// The processor time promised to all tenants but `but`.
     pub fn promised(&self, tenants: &Tenants, but: Option<TenantNumber>) -> Capacity {
         let others = tenants.iter().filter(|(number, _)| Some(*number) != but);
         let each = others.map(|(_, tenant)| self.of_disk(tenant.record.terms.disk));
@@ -163,57 +163,58 @@ impl ProcessorTime {
 
     /// The warning for a new tenant, if its disk time comes without processor time though it should.
     pub fn warning(&self) -> &'static str {
-        match self.wanted && !self.permitted {
+        match self.is_enabled && !self.is_permitted {
             true => WITHOUT,
             false => "",
         }
     }
 
-    /// Time until the next measurement, while there is one.
+    /// Time until the next measurement, while priority is lent.
     pub fn timeout(&self) -> Option<Duration> {
         let left = self.next.saturating_sub(self.begin.elapsed());
-        self.lends.then_some(left)
+        self.is_lending.then_some(left)
     }
 
-    /// Takes note of the time that threads of the machine have waited for a processor so far.
+    /// Decides, by the time that threads of the machine have waited for a processor so far, whether priority is lent.
     pub fn on_stall(&mut self, stall: Duration, usd: &Usd) {
         let now = self.begin.elapsed();
         let (then, before) = std::mem::replace(&mut self.measured, (now, stall));
         let passed = now.saturating_sub(then);
         let part = stall.saturating_sub(before).div_duration_f64(passed);
         let spare = self.spare.part();
-        let least = CROWDED[usize::from(self.crowded)];
-        if self.crowded != (part > least) {
-            self.crowded = !self.crowded;
-            usd.set_crowded(self.crowded);
+        let least = CROWDED[usize::from(self.is_crowded)];
+        if self.is_crowded != (part > least) {
+            self.is_crowded = !self.is_crowded;
+            usd.set_crowded(self.is_crowded);
         }
-        match self.lends {
-            false if self.permitted && part > PRESSED[0] => {
+        match self.is_lending {
+            false if self.is_permitted && part > PRESSED[0] => {
                 let raised = sched_class::set_real_time(0, lent_priority::DAEMON);
-                self.permitted = raised.is_ok();
-                self.lends = self.permitted;
+                self.is_permitted = raised.is_ok();
+                self.is_lending = self.is_permitted;
             }
             true if part < PRESSED[1] => {
                 self.tenants.clear();
-                self.lends = false;
+                self.is_lending = false;
                 let _ = sched_class::set_class(0, sched_class::ORDINARY);
             }
             _ => {}
         }
-        let demand = match self.lends && spare < SPARE[usize::from(self.demand == Demand::Always)] {
-            true => Demand::Always,
-            false => Demand::Bursts,
-        };
+        let demand =
+            match self.is_lending && spare < SPARE[usize::from(self.demand == Demand::Always)] {
+                true => Demand::Always,
+                false => Demand::Bursts,
+            };
         if demand != self.demand {
             self.demand = demand;
             usd.set_real_time((demand == Demand::Always).then_some(lent_priority::DISK));
         }
     }
 
-    /// Measures, charges, lends and takes back, if it is time.
+    /// Measures run times, charges budgets, and lends or ends priority, if it is time.
     pub fn tick(&mut self, usd: &Usd, tenants: &mut Tenants) {
         let now = self.begin.elapsed();
-        if !self.lends || now < self.next {
+        if !self.is_lending || now < self.next {
             return;
         }
         self.next = now + INTERVAL;
@@ -243,7 +244,7 @@ impl ProcessorTime {
                 }
             };
             time.budget.set_terms(disk.slice, disk.period, now);
-            // /proc is read where a thread is new: there may be hundreds of tenants that page nothing.
+            // /proc is read only for new threads: there may be hundreds of tenants that page nothing.
             let leader = || tenant.record.process();
             let ran = time.tick(now, usd.now(), leader, self.demand);
             tenant.ran_first += ran;
@@ -263,7 +264,7 @@ impl TenantTime {
         let ran = self.threads.iter_mut().map(TenantThread::ran);
         let ran = ran.fold(RunTime::default(), RunTime::plus);
         self.budget.charge(ran, now);
-        let named: Vec<_> = self.waiting.seen_within(REMEMBERED, disk_now).collect();
+        let named: Vec<_> = self.waiting.seen_within(FORGET_AFTER, disk_now).collect();
         let is_named = |one: &TenantThread| {
             let same =
                 |other: &WaitingThread| (other.thread, other.submits) == (one.thread, one.submits);

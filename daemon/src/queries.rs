@@ -1,6 +1,6 @@
 //! Queries at the control socket: contracts, capacity, the trace of the disk.
 //!
-//! Rule: a user sees the own contracts, an administrator all.
+//! Rule: users see their own contracts, administrators all of them.
 
 use crate::connections::Connection;
 use crate::refusal::Refusal;
@@ -31,19 +31,20 @@ impl Daemon {
 
     fn is_admin(&self, token: u64) -> bool {
         let own = rustix::process::getuid().as_raw();
-        let may = |c: &Connection| policy::is_admin(&self.contracts.config.allow, own, &c.identity);
-        self.connections().get(token).is_some_and(may)
+        let is_admin =
+            |c: &Connection| policy::is_admin(&self.contracts.config.allow, own, &c.identity);
+        self.connections().get(token).is_some_and(is_admin)
     }
 
-    /// Lists the contracts of the peer's own user, and for administrators all.
+    /// Returns true if the peer may see a contract: one of its own user, or any as an administrator.
     pub(crate) fn may_see(&self, token: u64, number: TenantNumber) -> bool {
         let uid = self.connections().get(token).map(|c| c.identity.uid);
         let own = self.tenants().get(number).map(|t| t.record.uid);
         self.is_admin(token) || (uid.is_some() && uid == own)
     }
 
-    /// Lists contracts from a number on, as many as fit into the peer's queue: the others follow
-    /// when it has read.
+    /// Lists contracts from a number on, as many as fit into the peer's queue: the rest follows
+    /// when the peer has read.
     pub(crate) fn list(&mut self, token: u64, from: TenantNumber) {
         let numbers = self.tenants().numbers();
         for number in numbers.into_iter().filter(|number| *number >= from) {
@@ -60,7 +61,7 @@ impl Daemon {
         self.connections_mut().set_list_from(token, next);
     }
 
-    /// What there is to promise: no secret, since a refusal has the same figures.
+    /// The capacity and what is promised of it: no secret, since a refusal has the same figures.
     fn capacity(&self) -> CapacitySummary {
         let usage = self.contracts.disk.swap.usage();
         let promised = self.tenants().iter().filter(|(_, t)| t.client.is_some());
@@ -120,13 +121,13 @@ impl Daemon {
         })
     }
 
-    /// Everything the scheduler did since event number `from`, as far as it remembers.
+    /// Sends the events of the disk's scheduler since event number `from`, as far as its trace remembers.
     fn trace(&mut self, token: u64, from: u64) {
         if !self.is_admin(token) {
             return self.connections().refuse(token, Refusal::NotAdmin);
         }
-        let seen = self.contracts.disk.usd.trace().since(from);
-        let written = protocol::disk_trace::write(&seen);
+        let events = self.contracts.disk.usd.trace().since(from);
+        let written = protocol::disk_trace::write(&events);
         match written {
             Ok(memory) => {
                 _ = self
@@ -138,7 +139,7 @@ impl Daemon {
     }
 }
 
-/// p50, p99 and p99.9 of times in nanoseconds; zero without any.
+/// p50, p99 and p99.9 of times in nanoseconds; zero without times.
 fn percentiles(times: Option<&Histogram<u64>>) -> [Duration; 3] {
     let of = |quantile| times.map_or(0, |times| times.value_at_quantile(quantile));
     [0.5, 0.99, 0.999].map(|quantile| Duration::from_nanos(of(quantile)))

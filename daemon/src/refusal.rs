@@ -1,6 +1,6 @@
 //! Why the daemon refuses a request.
 //!
-//! A message says what was asked, what there is, and what to do.
+//! A message has the request, the figures that it exceeds, and the remedy.
 
 use crate::zero_writer;
 use disk::atropos::AdmissionError;
@@ -18,22 +18,22 @@ use wired::Bytes;
 /// Why a request is refused.
 #[derive(Debug, thiserror::Error)]
 pub enum Refusal {
-    /// By the policy.
+    /// The policy refuses it.
     #[error(transparent)]
     Policy(#[from] PolicyRefusal),
-    /// By the frames allocator.
+    /// The frames allocator refuses it.
     #[error(transparent)]
     Frames(#[from] AllocatorError),
-    /// By the disk's scheduler.
+    /// The disk's scheduler refuses it.
     #[error(transparent)]
     Disk(AdmissionError),
-    /// By the swap filesystem.
+    /// The swap filesystem refuses it.
     #[error(transparent)]
     Swap(FileError),
-    /// By the swap filesystem, which has too little room.
+    /// The swap filesystem has too little room.
     #[error("{0}; without --swap a contract asks for default.swap, or for four times its frames")]
     SwapRoom(FileError),
-    /// A changed contract that the swap filesystem does not record.
+    /// The contract is changed, but the swap filesystem could not record the change.
     #[error(
         "tenant {number} has the contract that was asked for, but it is not recorded: {why}; the daemon tries again each \
          second, and one that is started before that begins with the former contract"
@@ -41,19 +41,19 @@ pub enum Refusal {
     Unrecorded {
         /// The tenant.
         number: TenantNumber,
-        /// What the filesystem said.
+        /// The filesystem's error.
         why: FileError,
     },
     /// The swap file cannot be scrubbed.
     #[error(transparent)]
     Scrub(#[from] ScrubError),
-    /// By the table of reservations.
+    /// The table of reservations refuses it.
     #[error(transparent)]
     Reservation(#[from] OverCommitted),
-    /// A reservation that none can have.
+    /// A reservation with values that no reservation can have.
     #[error(transparent)]
     InvalidReservation(#[from] rate::units::InvalidReservation),
-    /// Terms that no contract can have.
+    /// Terms with values that no contract can have.
     #[error(transparent)]
     Terms(#[from] SpecError),
     /// Not an IO channel's memory or bell.
@@ -62,31 +62,31 @@ pub enum Refusal {
     /// Not a ledger.
     #[error(transparent)]
     Ledger(#[from] LimitControlError),
-    /// By the kernel.
+    /// A system call failed.
     #[error(transparent)]
     Kernel(Errno),
     /// The connection has ended.
-    #[error("it has gone")]
+    #[error("its connection has ended")]
     Disconnected,
     /// The process has ended.
     #[error("the process has ended")]
     ProcessEnded,
-    /// A process that has no number here.
+    /// The process has no pid in the daemon's PID namespace.
     #[error(
         "the daemon runs in a PID namespace that this process is outside of: start the daemon where it sees the \
          programs that it serves"
     )]
     OtherNamespace,
-    /// No contract yet.
+    /// The connection has no contract.
     #[error("ask for a contract first")]
     NoContract,
-    /// One contract a connection.
+    /// The connection has a contract already, and may have one only.
     #[error("this connection has a contract already")]
     HasContract,
-    /// The token is another tenant's.
+    /// The resume token is another tenant's.
     #[error("there is a contract by this resume token already")]
     TokenInUse,
-    /// The last contract of the same processes is not released yet.
+    /// The former contract of the same processes is not released yet.
     #[error("the contract it had is still being given back: ask again in a moment")]
     StillLeaving,
     /// Fewer frames than a program needs.
@@ -94,24 +94,24 @@ pub enum Refusal {
         "{asked} of guaranteed frames are fewer than the {least} frames one program needs: ask for more"
     )]
     TooFewFrames {
-        /// The guarantee asked for.
+        /// The guarantee that was requested.
         asked: FrameSpec,
         /// Frames that a program needs.
         least: u32,
     },
-    /// No such tenant.
+    /// There is no such tenant.
     #[error("there is no tenant {0}")]
     NoTenant(TenantNumber),
-    /// No such tenant that this user may change.
+    /// There is no such tenant, or this user may not change it.
     #[error("there is no tenant {0} that this user may change")]
     NotYours(TenantNumber),
     /// The tenant is not admitted yet, or is ending.
-    #[error("tenant {0} has not come in, or is ending: try again")]
+    #[error("tenant {0} is not admitted yet, or is ending: try again")]
     NotAdmitted(TenantNumber),
     /// The contract is for the disk alone.
     #[error("it has no frames: its contract is for the disk alone")]
     NoFrames,
-    /// More than the ledger has room for.
+    /// More frames than the tenant's ledger has room for.
     #[error(
         "tenant {number} was started for {most} of frames at most, and cannot have {asked}: start it again with more"
     )]
@@ -123,7 +123,7 @@ pub enum Refusal {
         /// The contract asked for.
         asked: FrameSpec,
     },
-    /// Less than a tenant cannot give back.
+    /// Fewer frames than the tenant needs for what it cannot give back.
     #[error(
         "the processes of tenant {number} are guaranteed {guaranteed} of frames, have {locked} locked and {unpaged} that \
          are not paged: it cannot have {asked}, but {least} or more; let some of them end first, or unlock memory"
@@ -131,13 +131,13 @@ pub enum Refusal {
     UnderUse {
         /// The tenant.
         number: TenantNumber,
-        /// What they are guaranteed together.
+        /// Frames that its processes are guaranteed together.
         guaranteed: FrameSpec,
-        /// What they have locked, or a device has pinned.
+        /// Frames that they have locked, or a device has pinned.
         locked: FrameSpec,
         /// Frames that are reserved for memory that is not paged.
         unpaged: FrameSpec,
-        /// What leaves room for them.
+        /// The least guarantee that has room for these.
         least: FrameSpec,
         /// The contract asked for.
         asked: FrameSpec,
@@ -148,22 +148,22 @@ pub enum Refusal {
     /// The contract has no disk, or is being released.
     #[error("the contract has no disk yet, or is being given back")]
     NoChannels,
-    /// The contract is being released, or not admitted.
+    /// The contract is being released, or not admitted yet.
     #[error("the contract is being given back, or not there yet")]
     CannotLeave,
     /// Less disk time while frames are revoked by a deadline that it lets the tenant keep.
     #[error(
-        "tenant {number} is giving back {owed} frames by a deadline that its {was} of the disk lets it keep: ask again in a moment"
+        "tenant {number} is giving back {owed} frames by a deadline that its {former} of the disk lets it keep: ask again in a moment"
     )]
     Revoking {
         /// The tenant.
         number: TenantNumber,
         /// Frames that it owes.
         owed: u32,
-        /// Its share of the disk.
-        was: DiskSpec,
+        /// Its present share of the disk.
+        former: DiskSpec,
     },
-    /// Frames are owned by a tenant that wants to leave.
+    /// The tenant requests to leave, and still owns frames or has too much memory resident.
     #[error("{} of frames are owned, and {} of memory are resident beside the pagers' own, of which {} may be: give back or unmap the rest, then leave", Bytes(*owned), Bytes(*resident), Bytes(*most))]
     FramesOwned {
         /// Bytes of frames.
@@ -173,25 +173,25 @@ pub enum Refusal {
         /// Bytes that may be resident.
         most: u64,
     },
-    /// The memory of a tenant that wants to leave cannot be counted.
+    /// The tenant requests to leave, and its memory cannot be counted.
     #[error("how much memory is resident cannot be read from /proc: {0}: leave in a moment")]
     NotCounted(std::io::Error),
-    /// Frames were taken by a tenant that wants to leave.
+    /// The tenant requests to leave, and took frames meanwhile.
     #[error("frames are being used: end that, then leave")]
     FramesInUse,
-    /// A ledger that comes twice or early.
-    #[error("a ledger is shown once, after admission")]
+    /// A ledger is presented a second time, or before admission.
+    #[error("a ledger is presented once, after admission")]
     LedgerTwice,
-    /// Descriptors that were lost on the way.
-    #[error("{0} did not come along: raise `ulimit -n`")]
+    /// The message arrived without descriptors that it should have.
+    #[error("{0} did not arrive with the message: raise `ulimit -n`")]
     NoDescriptor(&'static str),
-    /// The daemon's descriptors.
+    /// The daemon has too few descriptors left.
     #[error(
         "the daemon has only descriptors left that it needs to watch and end processes: end connections or contracts, or raise \
          its `ulimit -n`"
     )]
     FewDescriptors,
-    /// A user's descriptors.
+    /// The user's connections, contracts and channels take too many descriptors.
     #[error(
         "user {uid} has {taken} of the {most} descriptors that one user's connections, contracts and channels may take: end some first"
     )]
@@ -200,44 +200,44 @@ pub enum Refusal {
         uid: u32,
         /// Descriptors of the user's person.
         taken: usize,
-        /// How many may be.
+        /// The most that they may take.
         most: usize,
     },
-    /// Connections without a contract.
+    /// Too many connections are open that have no contract.
     #[error("{0} connections without a contract are open, and no more may be: try again")]
     UnidentifiedQuota(usize),
-    /// A tenant's channels.
+    /// Too many channels of the tenant are open.
     #[error("{0} channels are open: close some first")]
     ChannelQuota(usize),
-    /// A user's queries.
-    #[error("user {uid} asks for more than {rate} lists a second: wait a little")]
+    /// The user sends queries too fast.
+    #[error("user {uid} requests more than {rate} lists a second: wait a little")]
     QueryRate {
         /// The user.
         uid: u32,
         /// Queries a second.
         rate: f64,
     },
-    /// A user's changes.
-    #[error("user {uid} asks for more than {rate} changes a second: wait a little")]
+    /// The user changes contracts too fast.
+    #[error("user {uid} requests more than {rate} changes a second: wait a little")]
     ChangeRate {
         /// The user.
         uid: u32,
         /// Changes a second.
         rate: f64,
     },
-    /// One more bell cannot be polled.
+    /// The bell of one more tenant cannot be polled.
     #[error("one more tenant cannot be watched: {0}")]
     NoWatch(Errno),
-    /// The trace shows all tenants.
+    /// The trace shows all tenants, and is for administrators.
     #[error("the trace shows all tenants' disk use: reading it needs a rule with admin = true")]
     NotAdmin,
     /// The trace cannot be copied.
     #[error("no memory for the trace: {0}")]
     NoTrace(Errno),
-    /// A device, a pipe.
+    /// The file is not a regular file.
     #[error("not a regular file: only regular files can be opened under a contract")]
     NotRegular,
-    /// A file on another disk.
+    /// The file is on another disk.
     #[error("the file lies on device {}:{}, and the disk whose time is given out is {}:{}", major(*file), minor(*file), major(*disk), minor(*disk))]
     OtherDevice {
         /// The file's device.
@@ -245,10 +245,10 @@ pub enum Refusal {
         /// The disk's.
         disk: u64,
     },
-    /// A file that can be written, or cannot be read.
+    /// The file is open for writing, or not open for reading.
     #[error("the file has to be open for reading, and for nothing else")]
     WrongMode,
-    /// A file system without direct I/O.
+    /// The file's file system has no direct I/O.
     #[error("the file's file system has no direct I/O ({0})")]
     NoDirectIo(Errno),
 }
@@ -256,7 +256,7 @@ pub enum Refusal {
 impl From<Errno> for Refusal {
     fn from(why: Errno) -> Self {
         match why {
-            // The kernel does not say whose limit it is.
+            // The process's own limit: of the daemon.
             Errno::MFILE => Self::FewDescriptors,
             other => Self::Kernel(other),
         }
@@ -273,7 +273,7 @@ impl From<ChannelError> for Refusal {
 }
 
 impl Refusal {
-    /// Returns true if the daemon or the peer's user lacks something that may be there later.
+    /// Returns true if the request failed for lack of a resource, of the daemon or of the peer's user, that may be free later.
     pub fn is_lack(&self) -> bool {
         matches!(
             self,
@@ -296,7 +296,7 @@ impl From<FileError> for Refusal {
 }
 
 impl From<AdmissionError> for Refusal {
-    /// The figures are of tenants alone: the daemon's own share of the disk is not theirs to ask for.
+    /// The figures are of tenants alone: the daemon's own share of the disk is left out, since tenants cannot have it.
     fn from(why: AdmissionError) -> Self {
         Self::Disk(match why {
             AdmissionError::Capacity {
@@ -325,11 +325,11 @@ pub enum PolicyRefusal {
         "{asked} of {what} is asked for beside {held} of this user's contracts, and a user may have {most}"
     )]
     Memory {
-        /// Asked for.
+        /// Bytes requested.
         asked: Bytes,
         /// Frames or swap.
         what: &'static str,
-        /// Of the user's contracts.
+        /// Bytes of the user's contracts.
         held: Bytes,
         /// What the rule allows.
         most: Bytes,
@@ -339,7 +339,7 @@ pub enum PolicyRefusal {
         "{asked:.1} % of the disk's time is asked for beside {held:.1} % of this user's contracts, and a user may have {most:.1} %"
     )]
     Disk {
-        /// Percent asked for.
+        /// Percent requested.
         asked: f64,
         /// Percent of the user's contracts.
         held: f64,
@@ -360,7 +360,7 @@ pub enum PolicyRefusal {
          {most:.3}: ask for less, or for a rule with a larger cpu"
     )]
     Processors {
-        /// Processors asked for.
+        /// Processors requested.
         asked: f64,
         /// Processors that the user's contracts reserve.
         held: f64,

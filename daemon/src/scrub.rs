@@ -1,8 +1,8 @@
 //! Scrubs the swap files of new tenants, without taking the disk from those who have contracts.
 //!
-//! A swap file may hold another tenant's data, so it is overwritten before it is given out, in
-//! disk time of the daemon's own ([`crate::zero_writer`]), however many files wait for it and however
-//! slow the disk is. While the disk is otherwise idle, scrubbing takes all of it.
+//! A swap file may hold another tenant's data, so it is overwritten before its tenant may read it, in
+//! disk time of the daemon's own ([`crate::zero_writer`]), however many files wait for that and however
+//! slow the disk is. While the disk is otherwise idle, scrubbing takes all of its time.
 //!
 //! Rule: one thread scrubs, a step of each file in turn.
 
@@ -14,21 +14,21 @@ use protocol::TenantNumber;
 use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 
-/// A scrubbed file, or why it is not.
+/// The end of the work on a swap file.
 pub struct ScrubDone {
-    /// The work, to be handed back to the filesystem.
+    /// The work, which is handed back to the filesystem.
     pub scrub: Scrub<Device>,
-    /// What came of it.
+    /// Its result.
     pub result: Result<(), ScrubError>,
 }
 
 type Job = (TenantNumber, Box<Scrub<Device>>);
 
-/// The thread that scrubs. It ends when this is dropped, after the step in hand.
+/// The thread that scrubs. It ends after its current step when this is dropped.
 pub struct Scrubber(Sender<Job>);
 
 impl Scrubber {
-    /// A thread with nothing to do; `notifier` receives each result.
+    /// Starts the thread; `notifier` sends each result to the loop.
     pub(crate) fn start(writer: ZeroWriter, notifier: JobSender) -> std::io::Result<Self> {
         let (sender, work) = channel();
         std::thread::Builder::new()
@@ -40,9 +40,9 @@ impl Scrubber {
         Ok(Self(sender))
     }
 
-    /// Wipes a tenant's file: [`JobResult::Scrubbed`] follows.
+    /// Scrubs a tenant's file: [`JobResult::Scrubbed`] follows.
     pub fn scrub(&self, tenant: TenantNumber, scrub: Scrub<Device>) {
-        // The thread lasts as long as this.
+        // This cannot fail: the thread receives for as long as this exists.
         let _ = self.0.send((tenant, Box::new(scrub)));
     }
 }

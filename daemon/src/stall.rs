@@ -1,15 +1,15 @@
 //! How long threads of this machine waited for a processor.
 //!
-//! A deadline does not run for a tenant whose threads are ready and have no processor. Which
-//! threads giving a frame back takes is the kernel's affair, too (the tenant's own, the disk's
-//! here, the kernel's), so all of the machine's count: pressure stall information, "some" of
-//! the processors, which is an average over them and counts here as if all of it were of one.
+//! A deadline does not run while a tenant's threads are ready to run and have no processor. Threads of the
+//! tenant, of the daemon (the disk's) and of the kernel take part in giving a frame back, so all threads of
+//! the machine count: pressure stall information, "some" of the processors. That is an average over the
+//! processors, and counts here as if all of the waiting were at one processor.
 //!
-//! Where the machine or the container is paused, the daemon stands still together with its tenants, and that is no
-//! time at all: its clock stands still, too.
+//! While the machine or the container is paused, the daemon and its tenants stand still together, and
+//! [`FrameControl::now`](crate::frame_control::FrameControl::now) leaves the pause out.
 //!
-//! Rule: where the kernel does not say, all time counts as waited for; the allocator bounds
-//! what that comes to.
+//! Rule: where the kernel does not report stalls, all time counts as waited for; the allocator bounds
+//! the extension of a deadline ([`MAX_EXTENSION`]).
 
 use rustix::fd::OwnedFd;
 use rustix::fs::{Mode, OFlags, open};
@@ -17,19 +17,19 @@ use std::time::{Duration, Instant};
 
 const PRESSURE: &str = "/proc/pressure/cpu";
 
-/// The most by which a deadline is put off. Beside eight busy threads and eight of its own on
-/// two processors, a tenant with a 25th of the disk's time once needed more than 10 s for what
-/// it was asked for by 600 ms (the end-to-end cases of revocation).
-pub(super) const MOST: Duration = Duration::from_secs(30);
+/// The most by which a deadline is extended. Beside eight busy threads and eight of its own on
+/// two processors, a tenant with a 25th of the disk's time once needed more than 10 s for a revocation
+/// with a deadline of 600 ms (the end-to-end cases of revocation).
+pub(super) const MAX_EXTENSION: Duration = Duration::from_secs(30);
 
-/// The longest time between two counts of a daemon that runs: one turn of its loop, which waits for a second at most.
-const LONGEST_TURN: Duration = Duration::from_secs(2);
+/// The longest time between two counts of a daemon that is not paused: a turn of its loop, which waits for a second at most.
+const MAX_TURN: Duration = Duration::from_secs(2);
 
-/// The count as far as it was read.
+/// Counts the time that threads waited for a processor, and the time of pauses.
 pub(super) struct Stall {
     file: Option<OwnedFd>,
     processors: u32,
-    /// When it was read, and what the kernel's was then.
+    /// When the kernel's count was read last, and its value then.
     read: (Instant, Duration),
     total: Duration,
     /// How long the daemon did not run at all.
@@ -50,12 +50,12 @@ impl Stall {
         }
     }
 
-    /// Whether the kernel says how long threads wait.
+    /// Returns true if the kernel reports how long threads wait.
     pub fn is_measured(&self) -> bool {
         self.file.as_ref().and_then(read).is_some()
     }
 
-    /// Time, since this was made, in which threads waited.
+    /// Time since [`Stall::new`] in which threads waited for a processor.
     pub fn total(&mut self) -> Duration {
         let now = self.file.as_ref().and_then(read);
         self.add(Instant::now(), now)
@@ -69,7 +69,7 @@ impl Stall {
     fn add(&mut self, at: Instant, waited: Option<Duration>) -> Duration {
         let (then, before) = self.read;
         let passed = at - then;
-        if passed > LONGEST_TURN {
+        if passed > MAX_TURN {
             self.paused += passed;
         }
         self.total += waited.map_or(passed, |now| {
@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_total_of_some_is_read() {
+    fn the_total_of_the_some_line_is_read() {
         let text = "some avg10=2.56 avg60=3.60 avg300=5.81 total=43555326\n\
                     full avg10=0.00 avg60=0.00 avg300=0.00 total=7\n";
         assert_eq!(parse(text), Some(Duration::from_micros(43_555_326)));
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn what_threads_waited_counts_as_of_one_processor_and_all_time_where_it_is_not_known() {
+    fn waiting_counts_as_at_one_processor_and_all_time_counts_where_it_is_not_known() {
         let ms = Duration::from_millis;
         let mut stall = Stall::new();
         let (begin, first) = stall.read;
@@ -125,7 +125,11 @@ mod tests {
         };
         assert_eq!(add(1000, Some(0)), ms(0));
         assert_eq!(add(1100, Some(5)), ms(40));
-        assert_eq!(add(1200, Some(105)), ms(140), "no more than passes");
+        assert_eq!(
+            add(1200, Some(105)),
+            ms(140),
+            "no more than the time that passed"
+        );
         assert_eq!(add(1230, None), ms(170));
         assert_eq!(stall.paused(), ms(0));
         stall.add(begin + ms(61_230), Some(first + ms(105)));

@@ -1,4 +1,4 @@
-//! One tenant as the daemon has it.
+//! The daemon's state of one tenant.
 
 use crate::peer::Peer;
 use crate::persisted_tenants::TenantRecord;
@@ -16,10 +16,10 @@ use rustix::fd::OwnedFd;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
-/// Maximum of channels of one tenant: each takes up to two megabytes, a mapping and a descriptor.
+/// The most channels of one tenant: each takes up to two megabytes, a mapping and a descriptor.
 const MAX_CHANNELS: usize = 4096;
 
-/// As [`MAX_CHANNELS`], of a file's contract, whose memory no frames pay for: the client of a file uses one
+/// The same for a contract for a file, where no frames account for the channels' memory: the client of a file uses one
 /// ([`TenantRequest::File`](protocol::TenantRequest::File)).
 const MAX_FILE_CHANNELS: usize = 2;
 
@@ -34,14 +34,14 @@ pub enum TenantPhase {
     Away(Instant),
     /// It has requested to leave, and its RSS is being measured.
     LeaveRequested,
-    /// It has released its frames, or never had any, and its I/O is draining. Its processes
+    /// It has given its frames back, or never had any, and its I/O is draining. Its processes
     /// are not killed any more.
     Leaving,
     /// It is being killed.
     Ending,
 }
 
-/// A revocation that is sent again once the tenant reads.
+/// A revocation that did not fit into the tenant's queue, and is sent again once the tenant reads.
 #[derive(Clone, Copy)]
 pub struct UnsentRevocation {
     /// Its number.
@@ -56,54 +56,54 @@ pub struct UnsentRevocation {
 pub struct TenantFrames {
     /// Its group of processes.
     pub group: TenantCgroup,
-    /// Its ledger, once that is known.
+    /// Its ledger, once it is attached.
     pub quota: Option<LimitControl>,
     /// The placement of its frames.
     pub placement: Placement,
-    /// Its eventfd, written at each allocation that its limit refuses.
+    /// The eventfd that it writes at each allocation that its limit refuses.
     pub pressure_bell: OwnedFd,
-    /// Revocations it was sent and has not answered: number and frames.
+    /// Revocations that were sent and are not answered yet: number and frames.
     pub rounds: VecDeque<(u64, u32)>,
     /// The last revocation, where its message did not fit into the tenant's queue.
     pub unsent: Option<UnsentRevocation>,
-    /// Since when the exact RSS of its processes is being measured.
+    /// When the measurement of the exact RSS of its processes was started, while that runs.
     pub measured_since: Option<Instant>,
 }
 
 /// A tenant: of frames and disk, or of the disk alone.
 pub struct Tenant {
-    /// What persists of it.
+    /// Its record in the swap filesystem.
     pub record: TenantRecord,
-    /// By which it resumes its contract with another daemon.
+    /// The token by which it resumes its contract with another daemon.
     pub resume_token: ResumeToken,
     /// The phase of its life.
     pub phase: TenantPhase,
-    /// Whether it came to an earlier daemon first.
+    /// True if an earlier daemon admitted it.
     pub rejoined: bool,
-    /// Its connection's token; none while it is away.
+    /// Its connection's token; `None` while it is away.
     pub connection: Option<u64>,
-    /// What belongs to a tenant with frames; none of a file's.
+    /// The state of a tenant with frames; `None` for a contract for a file.
     pub frames: Option<TenantFrames>,
-    /// Its swap file; none of a file's.
+    /// Its swap file; `None` for a contract for a file.
     pub file: Option<FileId>,
-    /// The disk's client, once it has what to read and write.
+    /// Its client of the disk, once it has a file to read and write.
     pub client: Option<ClientId>,
-    /// Rung by it for all its channels.
+    /// The doorbell that it rings for all its channels.
     pub doorbell: Doorbell,
     /// Frames resident, by the kernel's last count.
     pub resident: u32,
-    /// How long its threads ran with priority lent.
+    /// How long its threads ran with lent priority.
     pub ran_first: Duration,
     /// Its channels, as the disk knows them.
     pub channels: BTreeMap<ChannelNumber, ChannelId>,
-    /// Channels that it has requested and that its queue had no room for: depths and cookies.
+    /// Requested channels whose events its queue had no room for: depths and cookies.
     pub unopened: VecDeque<(u16, u64)>,
     /// The next channel's number.
     pub next_channel: ChannelNumber,
 }
 
 impl Tenant {
-    /// Why it may have no more channels, if so.
+    /// The reason if it may have no more channels.
     pub fn over_channel_quota(&self) -> Option<Refusal> {
         let most = match self.frames {
             Some(_) => MAX_CHANNELS,
@@ -112,19 +112,19 @@ impl Tenant {
         (self.channels.len() >= most).then_some(Refusal::ChannelQuota(most))
     }
 
-    /// Why it may not request another channel, if so: as many wait until it reads.
+    /// The reason if it may not request another channel: too many wait until it reads.
     pub fn over_open_quota(&self) -> Option<Refusal> {
         (self.unopened.len() >= MAX_CHANNELS).then_some(Refusal::ChannelQuota(MAX_CHANNELS))
     }
 
-    /// Returns true if its process is awaited, and this is the peer.
+    /// Returns true if the tenant is away, and the peer is its process.
     pub fn awaits(&self, peer: &Peer) -> bool {
         matches!(self.phase, TenantPhase::Away(_))
             && self.record.pid == peer.pid.as_raw_nonzero().get()
             && peer.start().is_ok_and(|start| start == self.record.start)
     }
 
-    /// A number that no channel has.
+    /// A number that none of its channels has.
     pub fn free_channel(&mut self) -> ChannelNumber {
         while self.channels.contains_key(&self.next_channel) {
             self.next_channel = self.next_channel.wrapping_add(1);
@@ -139,7 +139,7 @@ impl Tenant {
         self.doorbell.share().and_then(Doorbell::attach)
     }
 
-    /// Returns true if it may have owned frames: until it has attached its ledger it has none. A
+    /// Returns true if it may own frames: a new tenant owns none until it has attached its ledger. A
     /// tenant inherited from an earlier daemon may have attached its ledger there.
     pub fn may_own_frames(&self) -> bool {
         let is_new =
@@ -148,8 +148,8 @@ impl Tenant {
         !is_new || frames.is_none_or(|frames| frames.quota.is_some())
     }
 
-    /// Its ledger has the size with which its program was started, and cannot return what its processes are
-    /// guaranteed or have locked. `unpaged` frames are reserved beside it.
+    /// Checks that its contract can be changed to these frames: its ledger has the size with which its program was started,
+    /// and its processes cannot give back what they are guaranteed or have locked. `unpaged` frames are reserved beside these.
     pub fn check_frames(
         &self,
         number: TenantNumber,
@@ -157,14 +157,14 @@ impl Tenant {
         asked: FrameSpec,
     ) -> Result<(), Refusal> {
         let frames = self.frames.as_ref().ok_or(Refusal::NoFrames)?;
-        // Its ledger comes a moment after its contract.
+        // The tenant attaches its ledger a moment after admission.
         let quota = frames.quota.as_ref().ok_or(Refusal::NotAdmitted(number))?;
         let most = quota.total();
         let spec = |frames| FrameSpec {
             g: frames,
             x: frames,
         };
-        // The words are the tenant's own: they count for no more than it has.
+        // The words of the ledger are written by the tenant: they count for no more than its guarantee.
         let least = quota.least_guarantee().saturating_add(unpaged);
         let least = least.min(self.record.terms.frames.g);
         if asked.g < least {
@@ -188,7 +188,7 @@ impl Tenant {
         Ok(())
     }
 
-    /// The frames of the revocations up to `round`, which are answered with that.
+    /// Takes the revocations up to `round` as answered. Returns the sum of their frames.
     pub fn acknowledge(&mut self, round: u64) -> u32 {
         let Some(frames) = &mut self.frames else {
             return 0;

@@ -1,12 +1,12 @@
-//! A tenant's control group: its processes, its RSS, and its end.
+//! A tenant's control group: its processes, their RSS, and their end.
 //!
 //! A tenant's processes are put in a control group of their own, where the daemon may make
-//! one: the kernel then knows them all, whatever they do, and ends them at one stroke
-//! (`cgroup.kill`). Elsewhere they are the process that asked, all below it, and those that
-//! were found below it before and live: its end does not set free what it leaves behind. Of
-//! what it starts between the last count and its end nothing is known there.
+//! one: the kernel then knows them all, whatever they do, and kills them in one step
+//! (`cgroup.kill`). Elsewhere the tenant's processes are the leader (the process that requested the contract), its
+//! descendants, and processes that were found below it before and still run: these stay the tenant's when the leader
+//! ends. Processes that the leader starts between the last count and its end stay unknown there.
 //!
-//! Rule: the kernel counts resident memory, a tenant's word for it is not trusted; the memory of
+//! Rule: resident memory is counted by the kernel, never taken from a tenant; the memory of
 //! a killed process is freed at once (`process_mrelease`).
 
 mod process_killer;
@@ -27,20 +27,21 @@ use std::time::Duration;
 /// Where the second version of control groups may be mounted.
 const MOUNTS: [&str; 2] = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"];
 
-/// The folder of the daemon's groups.
-const OURS: &str = "selfpage";
+/// The folder of the control groups of all daemons.
+const FOLDER: &str = "selfpage";
 
-/// How long one is looked after that was put into a group by mistake.
-const SHORT: Duration = Duration::from_millis(100);
+/// How long processes are moved back that were put into a group by mistake, and the pause between attempts to kill a
+/// process that does not end.
+const RETRY_PAUSE: Duration = Duration::from_millis(100);
 
-/// Bytes by which the kernel's count of a process may be behind: each processor keeps some
-/// pages' worth of changes to itself.
-const BEHIND: u64 = 1 << 20;
+/// The most bytes by which the kernel's count of a process may lag: each processor keeps a count of some
+/// pages to itself.
+const COUNT_LAG: u64 = 1 << 20;
 
 /// The control groups of tenants, where there can be any.
 pub struct CgroupRoot {
     root: Option<PathBuf>,
-    /// Whether the kernel's own swap can be kept off guaranteed frames.
+    /// True if the kernel's own swap can be kept off guaranteed frames.
     protects: bool,
 }
 
@@ -49,28 +50,28 @@ pub struct CgroupRoot {
 pub struct TenantCgroup {
     path: Option<PathBuf>,
     leader: Pid,
-    /// When the leader started: with its number, its name for good.
+    /// When the leader started, which together with its pid identifies it.
     start: u64,
-    /// Where there is no group: those that were found, and when they started.
+    /// Where there is no group: the processes that were found, and when they started.
     found: Arc<Mutex<HashMap<Pid, u64>>>,
 }
 
-/// Why the guarantee of frames is weaker than it should be.
+/// The warning where the kernel's own swap weakens the guarantee of frames.
 const SWAPS: &str = "the kernel's own swap is on and no control group can keep it away from guaranteed frames: \
-     they are best effort (swapoff, or the memory controller of control groups version 2, mends it)";
+     they are best effort (turn it off with swapoff, or enable the memory controller of control groups version 2)";
 
 impl CgroupRoot {
-    /// Those of the daemon that has a name of its own: no other daemon sweeps them.
+    /// The groups of the daemon called `name`, which no other daemon has: so no other daemon sweeps them.
     pub fn open(name: &str) -> Self {
         let root = MOUNTS.iter().map(Path::new).find_map(|mount| {
-            let group = mount.join(OURS).join(name);
+            let group = mount.join(FOLDER).join(name);
             let usable = mount.join("cgroup.procs").exists()
                 && fs::create_dir_all(&group).is_ok()
                 && group.join("cgroup.kill").exists();
             usable.then_some(group)
         });
         let protects = root.as_ref().is_some_and(|root| {
-            // A group has the controllers that each one above it enables: the mount's root, ours, the
+            // A group has the controllers that each group above it enables: the mount's root, `FOLDER`, the
             // daemon's.
             let above: Vec<_> = root.ancestors().take(3).collect();
             let enable = |group: &&Path| fs::write(group.join("cgroup.subtree_control"), "+memory");
@@ -79,7 +80,7 @@ impl CgroupRoot {
         Self { root, protects }
     }
 
-    /// A group for a tenant, whose process started then and is not in it yet.
+    /// Makes a group for a tenant whose leader started at `start`. The leader is not in it yet.
     pub fn create(&self, leader: Pid, start: u64, number: u32) -> TenantCgroup {
         let path = self.root.as_ref().map(|root| root.join(number.to_string()));
         TenantCgroup {
@@ -90,16 +91,16 @@ impl CgroupRoot {
         }
     }
 
-    /// The same with the process in it.
-    pub fn take_in(&self, leader: Pid, start: u64, number: u32) -> TenantCgroup {
+    /// The same, and moves the leader into it.
+    pub fn create_entered(&self, leader: Pid, start: u64, number: u32) -> TenantCgroup {
         let mut group = self.create(leader, start, number);
         group.enter();
         group
     }
 
-    /// Ends what is left in groups of tenants that there are not: those that ended while no
-    /// daemon ran, and those whose group could not be removed yet, since a process takes a
-    /// moment longer to leave it than to be gone.
+    /// Kills the processes left in groups without a tenant, and removes these groups: of tenants that ended while no
+    /// daemon ran, and of tenants whose group could not be removed yet, since a process takes a
+    /// moment longer to leave its group than to leave /proc.
     pub fn sweep(&self, is_tenant: impl Fn(u32) -> bool) {
         let folders = self.root.as_ref().map(fs::read_dir);
         for entry in folders.into_iter().flatten().flatten().flatten() {
@@ -114,8 +115,8 @@ impl CgroupRoot {
         }
     }
 
-    /// Keeps the group's memory out of the kernel's own swap, which anonymous memory has no other way
-    /// out to; if it cannot, says so.
+    /// Keeps the group's memory out of the kernel's own swap, to which the kernel could else evict its anonymous memory.
+    /// Returns a warning if it cannot.
     pub fn protect(&self, group: &TenantCgroup) -> &'static str {
         let swaps = fs::read_to_string("/proc/swaps").is_ok_and(|text| text.lines().count() > 1);
         let done = group
@@ -132,8 +133,8 @@ impl CgroupRoot {
 
 impl Drop for CgroupRoot {
     fn drop(&mut self) {
-        // Those with live tenants in them stay, for the daemon that comes after; a group whose
-        // last process had not quite ended when its tenant was forgotten does not.
+        // Groups with live tenants in them stay for the next daemon; a group whose
+        // last process had not quite ended when its tenant was removed does not.
         if let Some(root) = &self.root {
             for entry in fs::read_dir(root).into_iter().flatten().flatten() {
                 let _ = fs::remove_dir(entry.path());
@@ -145,17 +146,17 @@ impl Drop for CgroupRoot {
 }
 
 impl TenantCgroup {
-    /// Puts the tenant into it: the process that requested the contract, and all it starts from now on.
+    /// Moves the tenant into the group: the leader, and all that it starts from now on.
     pub fn enter(&mut self) {
         let (leader, start) = (self.leader, self.start);
         self.path = self.path.take().and_then(|path| {
-            cgroup_origin::note(mount_of(&path)?, &path, leader);
+            cgroup_origin::record(mount_of(&path)?, &path, leader);
             let pid = leader.as_raw_nonzero().to_string();
             match fs::write(path.join("cgroup.procs"), pid) {
-                // If it ended meanwhile, its pid may be another process's, which must live.
+                // If the leader ended meanwhile, its pid may be another process's, which must not be killed.
                 Ok(()) if is_running(leader, start) => Some(path),
                 _ => {
-                    cgroup_origin::restore(mount_of(&path)?, &path, SHORT);
+                    cgroup_origin::restore(mount_of(&path)?, &path, RETRY_PAUSE);
                     let _ = fs::remove_dir(&path);
                     None
                 }
@@ -168,18 +169,18 @@ impl TenantCgroup {
         is_running(self.leader, self.start)
     }
 
-    /// Returns true if a new tenant is in it.
-    pub fn has(&self, new: &TenantRecord) -> bool {
+    /// Returns true if the process of a new tenant is in this group.
+    pub fn contains(&self, new: &TenantRecord) -> bool {
         let there = |pid| self.path.is_some() && self.processes().contains(&pid);
         new.process().is_some_and(there)
     }
 
-    /// The processes there are now; none where they are not known.
+    /// Its processes; an empty list where they cannot be read.
     pub fn processes(&self) -> Vec<Pid> {
         self.try_processes().unwrap_or_default()
     }
 
-    /// The same; an error where they are not known, most likely for want of a descriptor.
+    /// Its processes; an error where they cannot be read, most likely for lack of a descriptor.
     pub fn try_processes(&self) -> io::Result<Vec<Pid>> {
         let path = self.path.as_ref().map(|path| path.join("cgroup.procs"));
         match path.map(fs::read_to_string) {
@@ -210,7 +211,7 @@ impl TenantCgroup {
     }
 
     /// About how many bytes of anonymous memory are resident, by the kernel's count, beyond `own` bytes of each process
-    /// for its pager: half of the sum, as if each second process were a pager process, which shares its program's
+    /// for its pager: half of the sum, as if every second process were a pager process, which shares its program's
     /// memory. Pages that are shared after a fork count in each process. It does not block.
     pub fn resident_estimate(&self, own: u64) -> u64 {
         let processes = self.processes();
@@ -219,21 +220,21 @@ impl TenantCgroup {
         processes.iter().map(beyond).sum::<u64>() / 2
     }
 
-    /// The same with each address space counted once; an error where /proc cannot be read. It waits for a process that
-    /// executes a program until its old address space is gone, with all I/O in it: not for the daemon's loop.
+    /// The same count with each address space counted once; an error where /proc cannot be read. It waits for a process that
+    /// executes a program until its old address space is torn down, with all I/O in it: so the daemon's loop must not call it.
     pub fn resident(&self, own: u64) -> io::Result<u64> {
         self.resident_by(own, procfs::anonymous)
     }
 
-    /// The same with shared pages counted once. It waits for the lock of each address space, too.
+    /// The same count with shared pages counted once, too. It also waits for the lock of each address space.
     pub fn resident_exactly(&self, own: u64) -> io::Result<u64> {
         self.resident_by(own, |pid| {
             Ok(procfs::rollup(pid)?.map(|memory| memory.anonymous))
         })
     }
 
-    /// A program and its pager process share one address space, which counts once. What one address space leaves of
-    /// its `own` bytes is no other's.
+    /// A program and its pager process share one address space, which counts once. The unused part of one address space's
+    /// `own` bytes is not allowed to another.
     fn resident_by(
         &self,
         own: u64,
@@ -242,41 +243,41 @@ impl TenantCgroup {
         let spaces = AddressSpaces::of(&self.try_processes()?);
         let beyond = |pid: &Pid| Ok(bytes(*pid)?.unwrap_or(0).saturating_sub(own));
         let sum = |pids: &[Pid]| pids.iter().map(beyond).sum::<io::Result<u64>>();
-        // Of processes that cannot be compared at most each second one is a pager process.
+        // Of the processes that cannot be compared at most every second one is a pager process.
         Ok(sum(&spaces.distinct)? + sum(&spaces.unknown)? / 2)
     }
 
-    /// Kills all of it and waits until its anonymous memory is free, however long the kernel keeps a process: a warning
+    /// Kills its processes and waits until their anonymous memory is free, however long the kernel keeps a process: a warning
     /// is logged after `usual`. The last process may end some time later, which a caller that needs only the memory
     /// does not wait for.
     pub fn kill_and_await_memory(&self, usual: Duration) {
         process_killer::kill_until(self, usual, |pid| {
-            Ok(procfs::anonymous(pid)?.is_none_or(|bytes| bytes <= BEHIND))
+            Ok(procfs::anonymous(pid)?.is_none_or(|bytes| bytes <= COUNT_LAG))
         });
     }
 
-    /// Kills all of it and waits until it has ended, with a warning after `usual`. Returns how many processes there were.
+    /// Kills its processes and waits until they have ended, with a warning after `usual`. Returns how many processes there were.
     pub fn kill_and_await_exit(&self, usual: Duration) -> usize {
         process_killer::kill_until(self, usual, |_| Ok(false))
     }
 
-    /// Its processes belong to no tenant any more: they go back to where they came from.
+    /// Moves its processes, which belong to no tenant any more, back to the group that they came from.
     pub fn release(&self) {
         if let Some(path) = &self.path
             && let Some(mount) = mount_of(path)
         {
-            cgroup_origin::restore(mount, path, cgroup_origin::LAST);
+            cgroup_origin::restore(mount, path, cgroup_origin::RESTORE_TIMEOUT);
         }
     }
 
-    /// The group is not needed any more.
+    /// Removes the group.
     pub fn remove(&self) {
         let _ = self.path.as_ref().map(fs::remove_dir);
     }
 }
 
-/// Where the control groups are mounted that a tenant's is of: above it, the daemon's and
-/// the folder of all daemons'.
+/// Where the control groups are mounted that a tenant's group belongs to: between the two are the daemon's group and
+/// the folder of all daemons.
 fn mount_of(group: &Path) -> Option<&Path> {
     group.ancestors().nth(3)
 }

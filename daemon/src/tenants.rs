@@ -15,10 +15,10 @@ use rustix::fd::OwnedFd;
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
 
-/// Descriptors of a tenant, beside its channels': bells, a file.
+/// Descriptors of a tenant beside those of its channels: its bells, a file.
 const FDS: usize = 4;
 
-/// How long the memory of a killed tenant takes to come back at most, but for processes that the kernel keeps.
+/// How long the memory of a killed tenant takes to be freed at most, except for processes that the kernel keeps.
 pub(crate) const KILL_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The tenants, their connections and the jobs that end them.
@@ -26,7 +26,7 @@ pub(crate) struct Tenants {
     pub connections: Connections,
     pub jobs: JobRunner,
     loop_time: LoopTime,
-    /// What the loop has spent since it charged a person.
+    /// The time that the loop has spent since it charged a person.
     pub turn: TurnClock,
     by_number: BTreeMap<TenantNumber, Tenant>,
     by_channel: HashMap<ChannelId, (TenantNumber, ChannelNumber)>,
@@ -34,7 +34,7 @@ pub(crate) struct Tenants {
 }
 
 impl Tenants {
-    /// None yet.
+    /// No tenants yet.
     pub fn new(connections: Connections, jobs: JobRunner) -> Self {
         Self {
             connections,
@@ -52,17 +52,17 @@ impl Tenants {
         self.by_number.get(&number)
     }
 
-    /// A tenant, to be changed.
+    /// A tenant, mutably.
     pub fn get_mut(&mut self, number: TenantNumber) -> Option<&mut Tenant> {
         self.by_number.get_mut(&number)
     }
 
-    /// All of them.
+    /// All tenants.
     pub fn iter(&self) -> impl Iterator<Item = (TenantNumber, &Tenant)> {
         self.by_number.iter().map(|(number, t)| (*number, t))
     }
 
-    /// All of them, to be changed.
+    /// All tenants, mutably.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (TenantNumber, &mut Tenant)> {
         self.by_number.iter_mut().map(|(number, t)| (*number, t))
     }
@@ -82,7 +82,7 @@ impl Tenants {
         self.next
     }
 
-    /// Adds a tenant, which serves its connection from now on.
+    /// Adds a tenant. Its connection is served with tenants from now on.
     pub fn insert(&mut self, number: TenantNumber, tenant: Tenant) {
         if let Some(token) = tenant.connection {
             self.connections.set_tenant(token, Some(number));
@@ -97,7 +97,7 @@ impl Tenants {
         for id in tenant.channels.values() {
             self.by_channel.remove(id);
         }
-        // Its processes have the same eventfd, which would be polled for as long as they keep it.
+        // Its processes have a descriptor of the same eventfd, which would be polled for as long as they keep that.
         if let Some(frames) = &tenant.frames {
             self.connections.unwatch(&frames.pressure_bell);
         }
@@ -131,7 +131,7 @@ impl Tenants {
         }
     }
 
-    /// Sends an event to a tenant, if it is connected. Returns true if it was queued: a tenant that
+    /// Sends an event to a tenant, if it is connected. Returns true if the event was queued: a tenant that
     /// does not read loses the event, and the daemon does not block.
     pub fn send(&self, number: TenantNumber, event: &DaemonEvent) -> bool {
         let token = self.get(number).and_then(|tenant| tenant.connection);
@@ -155,7 +155,7 @@ impl Tenants {
     }
 
     /// Charges a tenant's person for the time since `begin`, in which the loop served the tenant's
-    /// connection or bell, and for what the loop did since it charged one last. A person that is over its part is
+    /// connection or bell, and for the loop's other work since it charged a person last. A person that is over its part is
     /// not polled for a while.
     pub fn charge(&mut self, token: u64, begin: Instant) {
         let took = self.turn.lap(begin.elapsed(), processor_time());
@@ -173,14 +173,14 @@ impl Tenants {
         }
     }
 
-    /// Polls again what was suspended and is due.
+    /// Polls suspended descriptors again that are due.
     pub fn resume(&mut self) {
         for token in self.loop_time.take_due(Instant::now()) {
             self.poll(token, true);
         }
     }
 
-    /// Time until something that was suspended is due.
+    /// Time until a suspended descriptor is due.
     pub fn timeout(&self) -> Option<Duration> {
         self.loop_time.timeout(Instant::now())
     }
@@ -208,19 +208,19 @@ impl Tenants {
         );
     }
 
-    /// Why a user may have no more connections, contracts or channels, if so.
+    /// The reason if a user may have no more connections, contracts or channels.
     pub fn over_fd_quota(&self, uid: u32) -> Option<Refusal> {
         let limits = &self.connections.user_limits;
         let held = fds_of(&self.by_number, limits, limits.person(uid));
         self.connections.over_fd_quota(uid, held)
     }
 
-    /// The contracts of the person that a user is.
+    /// The tenants of a user's person.
     pub fn numbers_of(&self, uid: u32) -> impl Iterator<Item = TenantNumber> {
         self.of_person(uid).map(|(number, _)| number)
     }
 
-    /// The sum of a person's contracts, but for this one.
+    /// The sum of the contracts of a user's person, without that of `but`.
     pub fn contract_totals(&self, uid: u32, but: Option<TenantNumber>) -> ContractTotals {
         self.of_person(uid)
             .filter(|(number, _)| Some(*number) != but)
@@ -236,13 +236,13 @@ impl Tenants {
             .filter(move |(_, tenant)| limits.person(tenant.record.uid) == person)
     }
 
-    /// Returns true if a tenant is being killed, or is not there.
+    /// Returns true if a tenant is being killed, or removed.
     pub fn is_ending(&self, number: TenantNumber) -> bool {
         self.get(number)
             .is_none_or(|tenant| tenant.phase == TenantPhase::Ending)
     }
 
-    /// Returns true if what a tenant had is being released.
+    /// Returns true if the resources of any tenant are being released.
     pub fn is_any_ending(&self) -> bool {
         let mut phases = self.by_number.values().map(|tenant| &tenant.phase);
         phases.any(|phase| matches!(phase, TenantPhase::Ending | TenantPhase::Leaving))
@@ -267,7 +267,7 @@ impl Tenants {
         });
     }
 
-    /// The memory of a killed tenant is freed: the end of its processes is awaited.
+    /// Awaits the end of a killed tenant's processes, whose memory is freed, on a job thread.
     pub fn await_end(&mut self, number: TenantNumber) {
         let frames = self.get(number).and_then(|tenant| tenant.frames.as_ref());
         let Some(group) = frames.map(|frames| frames.group.clone()) else {

@@ -16,15 +16,15 @@ use rustix::fd::{AsRawFd, BorrowedFd};
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-/// Most descriptors of one user's, whatever the daemon may have: each of the channels' takes a
+/// Most descriptors that one user may take, however many the daemon may have: each descriptor of a channel takes a
 /// mapping too, of which a process has 65,530 (vm.max_map_count).
 const MAX_FDS: usize = 16_384;
 
-/// Changes a second that a user may make for long.
+/// Changes a second that a user may make in the long run.
 const CHANGE_RATE: f64 = 20.0;
-/// Queries a second that a user may send for long: each is a walk through all contracts.
+/// Queries a second that a user may send in the long run: each is a walk through all contracts.
 const QUERY_RATE: f64 = 100.0;
-/// How many seconds' worth of either may come at once.
+/// Seconds whose changes or queries may come at once.
 const BURST: f64 = 3.2;
 
 /// Subordinate uids of each user.
@@ -47,7 +47,7 @@ struct Subordinate {
     person: u32,
 }
 
-/// How often persons may still do something.
+/// The token bucket of each person.
 struct TokenBuckets {
     rate: f64,
     left: BTreeMap<u32, TokenBucket>,
@@ -61,19 +61,19 @@ struct TokenBucket {
 /// A limit on descriptors below which the daemon warns.
 const FEW_DESCRIPTORS: u64 = 8192;
 /// Bounds of the reserve: descriptors that neither connections nor tenants take, an eighth of all.
-const LEAST_RESERVE: usize = 12;
-const MOST_RESERVE: usize = 256;
+const MIN_RESERVE: usize = 12;
+const MAX_RESERVE: usize = 256;
 /// Descriptors that a process of a tenant takes.
-const OF_A_PROCESS: u64 = 10;
+const FDS_OF_PROCESS: u64 = 10;
 
 impl UserLimits {
-    /// No use yet. Raises the daemon's descriptor limit to the hard limit.
+    /// Limits that no user has used yet. Raises the daemon's descriptor limit to the hard limit.
     pub fn new() -> Self {
         let most = host::descriptor_limit::raise();
         if let Some(most) = most.filter(|most| *most < FEW_DESCRIPTORS) {
             tracing::warn!(
                 "the limit on open files (`ulimit -n`) is {most}: some {} processes of tenants find room",
-                most / OF_A_PROCESS
+                most / FDS_OF_PROCESS
             );
         }
         let mut it = Self {
@@ -101,14 +101,14 @@ impl UserLimits {
             .map_or(uid, |range| range.person)
     }
 
-    /// Returns true if a new descriptor leaves too few for what the daemon reads of processes and control groups: its
-    /// number is the lowest that was free.
+    /// Returns true if a new descriptor is in the reserve, which the daemon needs to read /proc and control groups: a
+    /// new descriptor has the lowest free number, so its number shows how many are taken.
     pub fn is_in_reserve(&self, fd: BorrowedFd<'_>) -> bool {
-        let reserve = (self.descriptors / 8).clamp(LEAST_RESERVE, MOST_RESERVE);
+        let reserve = (self.descriptors / 8).clamp(MIN_RESERVE, MAX_RESERVE);
         fd.as_raw_fd() as usize >= self.descriptors.saturating_sub(reserve)
     }
 
-    /// Most descriptors of one person's.
+    /// Most descriptors that one person may take.
     pub fn max_fds(&self) -> usize {
         (self.descriptors / 4).min(MAX_FDS)
     }
@@ -118,7 +118,7 @@ impl UserLimits {
         self.descriptors / 2
     }
 
-    /// Counts a change of a contract, or returns why the user may make none now.
+    /// Counts a change of a contract, or returns the reason if the user may make none now.
     pub fn over_change_rate(&mut self, uid: u32) -> Option<Refusal> {
         let may = is_trusted(uid) || {
             let person = self.person(uid);
@@ -128,7 +128,7 @@ impl UserLimits {
         (!may).then_some(Refusal::ChangeRate { uid, rate })
     }
 
-    /// Counts a query, or returns why the user may send none now.
+    /// Counts a query, or returns the reason if the user may send none now.
     pub fn over_query_rate(&mut self, uid: u32) -> Option<Refusal> {
         let may = is_trusted(uid) || {
             let person = self.person(uid);
@@ -160,7 +160,7 @@ impl TokenBuckets {
     }
 }
 
-/// Reads lines `NAME:START:COUNT`, and the uid of each name. A person whose name is not
+/// Parses lines `NAME:START:COUNT`, and looks the uid of each name up in `names`. A person whose name is not
 /// known is identified by the first uid of the range.
 fn subordinates(text: &str, names: &str) -> Vec<Subordinate> {
     let number = |name: &str| {
@@ -198,13 +198,16 @@ mod tests {
             .filter(|_| limits.over_change_rate(7).is_none())
             .count();
         assert!((64..1000).contains(&done), "{done}");
-        assert!(limits.over_query_rate(7).is_none(), "that is counted apart");
+        assert!(
+            limits.over_query_rate(7).is_none(),
+            "queries are counted separately"
+        );
         assert!(limits.over_change_rate(8).is_none());
         assert!(limits.max_fds() <= MAX_FDS);
     }
 
     #[test]
-    fn users_that_are_one_persons_count_as_one() {
+    fn the_uids_of_one_person_count_as_one() {
         let names = "root:x:0:0::/:/bin/sh\nann:x:1000:1000::/:/bin/sh\n";
         let text = "ann:100000:65536\n1001:165536:10\n# none\ngone:300000:5\nbad:1\n";
         let mut limits = UserLimits::new();

@@ -2,9 +2,9 @@
 //!
 //! *Self-Paging in the Nemesis Operating System* (OSDI 1999), section 6.7: every client of the
 //! disk has a contract, and so has the daemon. Its own is [`contract`]: one part in twenty of the time, beside
-//! what tenants may be promised, and slack time while there is some. So zeros never are on the
-//! device ahead of a tenant's request by more than the schedule permits, and threads of the kernel
-//! that wait for a processor do not slow them down twenty times over.
+//! what tenants may be promised, and slack time while there is some. So writes of zeros are never served
+//! before a tenant's request by more than the schedule permits, and do not depend on kernel threads, which
+//! made them twenty times slower where these waited for a processor.
 
 use disk::atropos::{DiskContract, Utilization};
 use disk::swapfs::{BlockDevice, Device};
@@ -15,14 +15,14 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use wired::{PAGE, WiredMemory};
 
-/// Requests of a step.
+/// Requests in a step.
 const REQUESTS: usize = 2;
 /// Bytes of a request.
 const REQUEST: u64 = (MAX_RUN * PAGE) as u64;
-/// Bytes of a step. A released file waits for the step in hand, so there are few.
+/// Bytes of a step. The release of a file waits for its current step, so a step is small.
 pub(crate) const STEP: u64 = REQUESTS as u64 * REQUEST;
 
-/// The daemon's contract for disk time. The period is short, so that a step is, too.
+/// The daemon's contract for disk time. The period is short, so that a step takes a short time, too.
 pub(crate) fn contract() -> DiskContract {
     DiskContract::new(Nanos::millis(1), Nanos::millis(20)).with_slack()
 }
@@ -48,11 +48,11 @@ pub(crate) enum WriterError {
 /// A client of the disk's thread that may write anywhere on the device.
 pub(crate) struct ZeroWriter {
     client: ChannelClient,
-    /// One page of zeros, as often as a request has pages.
+    /// The pages of a request, all of them the same page of zeros.
     pieces: Box<[IoVec; MAX_RUN]>,
-    /// True once a request was left incomplete, since the disk is gone.
-    is_gone: bool,
-    /// What `pieces` point to.
+    /// True once the disk's thread has ended and left a request incomplete.
+    has_disk_ended: bool,
+    /// The page that `pieces` point to.
     _page: WiredMemory,
 }
 
@@ -72,7 +72,7 @@ impl ZeroWriter {
         };
         usd.set_target(client, target, doorbell);
         let geometry = ChannelGeometry::for_depth(REQUESTS);
-        // The server's end of the bell is not kept, so the client's hangs up when the disk is gone.
+        // The server's end of the bell is not kept here, so the client's hangs up when the disk's thread has ended.
         let (server, ends) = iochannel::create(geometry)?;
         usd.add_channel(client, server);
         let page = WiredMemory::private(PAGE)?;
@@ -80,15 +80,15 @@ impl ZeroWriter {
         Ok(Self {
             client: ChannelClient::attach(ends.memory, rung, ends.bell)?,
             pieces: Box::new([piece; MAX_RUN]),
-            is_gone: false,
+            has_disk_ended: false,
             _page: page,
         })
     }
 
     /// Writes zeros to the `len` bytes at `at`, at most [`STEP`], and returns when they are written.
-    /// `ECANCELED` if the disk is gone.
+    /// `ECANCELED` if the disk's thread has ended.
     pub fn write(&mut self, at: u64, len: u64) -> Result<(), Errno> {
-        if self.is_gone {
+        if self.has_disk_ended {
             return Err(Errno::CANCELED);
         }
         let requests = len.div_ceil(REQUEST) as usize;
@@ -122,7 +122,7 @@ impl ZeroWriter {
                 return Ok(completed);
             }
             if has_hung_up {
-                self.is_gone = true;
+                self.has_disk_ended = true;
                 return Err(Errno::CANCELED);
             }
             let bell = self.client.poll_fd();
@@ -163,7 +163,7 @@ mod tests {
     };
 
     #[test]
-    fn what_it_writes_is_zeros_and_a_disk_that_is_gone_ends_it() {
+    fn it_writes_zeros_and_fails_once_the_disks_thread_has_ended() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("swap");
         let options = FormatOptions {

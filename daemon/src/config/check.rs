@@ -5,8 +5,8 @@ use std::time::Duration;
 use toml::de::{DeTable, DeValue};
 
 impl Config {
-    /// The first value of the fault rate that cannot be.
-    fn faults_nonsense(&self) -> Option<InvalidValue> {
+    /// The first invalid value of `faults`.
+    fn first_invalid_of_faults(&self) -> Option<InvalidValue> {
         let faults = self.faults;
         if rate::Utilization::new(faults.cpu_share).is_none() {
             let why = format!(
@@ -40,8 +40,8 @@ impl Config {
         None
     }
 
-    /// The first value that cannot be.
-    pub(super) fn nonsense(&self) -> Option<InvalidValue> {
+    /// The first invalid value.
+    pub(super) fn first_invalid(&self) -> Option<InvalidValue> {
         let Self { memory, disk, .. } = self;
         let paths = [("socket", &self.socket), ("disk.swap", &disk.swap)];
         let figures = disk
@@ -95,17 +95,17 @@ impl Config {
             let why = format!("memory.frames is {asked}: less than the 1MiB of one small contract");
             return Some(("memory.frames".into(), why));
         }
-        if let Some(found) = self.faults_nonsense() {
+        if let Some(found) = self.first_invalid_of_faults() {
             return Some(found);
         }
         self.allow.iter().enumerate().find_map(|(at, rule)| {
-            let why = format!("rule {} of allow: {}", at + 1, rule.nonsense()?);
+            let why = format!("rule {} of allow: {}", at + 1, rule.first_invalid()?);
             Some((format!("allow.{at}"), why))
         })
     }
 }
 
-/// An error of TOML's, with the form that is expected.
+/// A message of the TOML parser, with the expected form.
 pub(super) fn with_form(message: &str) -> String {
     let form = match message {
         _ if message.contains("expected a sequence") => {
@@ -125,7 +125,7 @@ pub(super) fn with_form(message: &str) -> String {
     format!("{message}; {form}")
 }
 
-/// Where in the text a key's value, or the table of a number, begins.
+/// Where in the text the value of `key` begins, which is `table.key` or `table.number`.
 pub(super) fn place(text: &str, key: &str) -> Option<usize> {
     let table = DeTable::parse(text).ok()?;
     let mut parts = key.split('.');

@@ -14,21 +14,21 @@ pub enum ConfigError {
         if why.kind() == ErrorKind::NotFound { "; name the configuration with --config" } else { "" }
     )]
     Read {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// The error of reading it.
         why: std::io::Error,
     },
     /// The file is not a configuration, or has an invalid value.
     #[error("{}:{line}:{column}: {why}", path.display())]
     Text {
-        /// Which file.
+        /// The file.
         path: PathBuf,
         /// Line, from 1.
         line: usize,
         /// Column, from 1.
         column: usize,
-        /// What was expected.
+        /// What is wrong, and the expected form.
         why: String,
     },
     /// More memory is to be promised than there is.

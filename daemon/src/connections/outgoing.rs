@@ -18,7 +18,7 @@ use rustix::net::SendFlags;
 const MAX_UNSENT: usize = 4096;
 
 impl Connections {
-    /// Sends an event. Returns true if it was queued. A peer that does not read loses the event;
+    /// Sends an event. Returns true if it was queued. The event is lost to a peer that does not read;
     /// once it has read, its connection is served, and [`Connections::take_writable`] returns true.
     pub fn send(&self, token: u64, event: &DaemonEvent, fds: &[BorrowedFd<'_>]) -> bool {
         self.send_now(token, event, fds).is_ok()
@@ -69,8 +69,8 @@ impl Connections {
         self.post(token, &DaemonEvent::NotOpened { cookie, why });
     }
 
-    /// Returns true if an event did not fit since this was last called, and all that were kept are
-    /// sent: what else has to reach the peer can be sent again.
+    /// Sends the events that were kept for a peer. Returns true if an event did not fit since the last call and no
+    /// event is kept any more: the caller can send again what it did not keep here.
     pub fn take_writable(&self, token: u64) -> bool {
         let full = |connection: &&Connection| connection.is_full.replace(false);
         let Some(connection) = self.get(token).filter(full) else {
@@ -102,13 +102,13 @@ impl Connections {
     }
 
     pub(super) fn poll_again(&self, token: u64, connection: &Connection) {
-        self.repoll(&connection.fd, token, connection.polled());
+        self.repoll(&connection.fd, token, connection.polled_events());
     }
 
     /// Polls a descriptor for other events.
     pub fn repoll(&self, fd: &OwnedFd, token: u64, flags: epoll::EventFlags) {
         for set in [&self.epoll, &self.unidentified] {
-            // It is in one of them.
+            // It is in one of the sets; the other call fails.
             let _ = epoll::modify(set, fd, epoll::EventData::new_u64(token), flags);
         }
     }

@@ -13,7 +13,7 @@ impl Connections {
         all.any(|one| one.peer.pid == peer.pid && waits(one))
     }
 
-    /// Why a user may have no more connections, contracts or channels, if so. `held` descriptors
+    /// The reason if a user may have no more connections, contracts or channels. `held` descriptors
     /// are those of the contracts of the user's person.
     pub fn over_fd_quota(&self, uid: u32, held: usize) -> Option<Refusal> {
         let person = self.user_limits.person(uid);
@@ -23,7 +23,7 @@ impl Connections {
         over.then_some(Refusal::FdQuota { uid, taken, most })
     }
 
-    /// Why a user may not connect, if so: too many connections have no contract.
+    /// The reason if a user may not connect: too many connections have no contract.
     pub(super) fn over_unidentified_quota(&self, uid: u32) -> Option<Refusal> {
         let counts = |c: &&Connection| !c.with_tenants && !is_trusted(c.identity.uid);
         let there = self.by_token.values().filter(counts).count();

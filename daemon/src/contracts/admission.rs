@@ -36,7 +36,7 @@ fn placement(place: Option<FramePlacement>) -> Placement {
 }
 
 impl Contracts {
-    /// Handles a request for a contract. One that is refused while tenants are being released waits for that.
+    /// Handles a request for a contract. Where it is refused while tenants are being released, it waits for their release.
     pub(crate) fn join(&mut self, request: JoinRequest) {
         let Err(why) = self.try_join(&request) else {
             return;
@@ -47,11 +47,11 @@ impl Contracts {
         }
     }
 
-    /// Handles the requests again that wait for the release of tenants.
+    /// Retries the requests that wait for the release of tenants.
     pub(crate) fn retry_joins(&mut self) {
         for request in self.postponed.take() {
             let connection = self.frames.tenants.connections.get(request.token);
-            // It may have ended, or have got a contract by another request.
+            // The connection may have ended, or have a contract by another request.
             if connection.is_some_and(|connection| connection.tenant.is_none()) {
                 self.join(request);
             }
@@ -74,10 +74,10 @@ impl Contracts {
     fn join_again(&mut self, token: u64, number: TenantNumber) -> Result<(), Refusal> {
         let connection = self.frames.connections().requesting(token)?;
         let (pid, start) = (connection.peer.pid, connection.peer.start()?);
-        let asks = |t: &Tenant| t.record.process() == Some(pid) && t.record.start == start;
-        let waits = |t: &Tenant| matches!(t.phase, TenantPhase::Away(_)) && t.frames.is_some();
-        let there = self.frames.tenants.get(number);
-        if !there.is_some_and(|tenant| waits(tenant) && asks(tenant)) {
+        let is_peer = |t: &Tenant| t.record.process() == Some(pid) && t.record.start == start;
+        let is_away = |t: &Tenant| matches!(t.phase, TenantPhase::Away(_)) && t.frames.is_some();
+        let tenant = self.frames.tenants.get(number);
+        if !tenant.is_some_and(|tenant| is_away(tenant) && is_peer(tenant)) {
             return Err(Refusal::TokenInUse);
         }
         let pressure_bell = self.frames.tenants.new_pressure_bell(number)?;
@@ -151,7 +151,7 @@ impl Contracts {
         }
     }
 
-    /// Refuses a new client of the disk where the processor time that comes with its share is not there.
+    /// Refuses a new client of the disk where the processor time that comes with its share is promised to others.
     fn check_processor_time(&mut self, client: ClientId, disk: DiskSpec) -> Result<(), Refusal> {
         let (tenants, rates) = (&self.frames.tenants, &mut self.fault_rates);
         self.processor_time
@@ -159,17 +159,17 @@ impl Contracts {
             .inspect_err(|_| self.disk.usd.remove(client))
     }
 
-    /// Refuses a tenant whose last contract is not returned yet, or with too few frames.
+    /// Refuses a tenant whose former contract is not released yet, or whose guarantee is too small.
     fn check_new_tenant(&self, tenant: &Tenant, terms: &ContractSpec) -> Result<(), Refusal> {
         // Its previous cgroup is still being torn down; joining now would be undone.
-        let leaves = |t: &Tenant| {
-            let has = |f: &TenantFrames| f.group.has(&tenant.record);
+        let is_leaving = |t: &Tenant| {
+            let has = |f: &TenantFrames| f.group.contains(&tenant.record);
             t.phase == TenantPhase::Leaving && t.frames.as_ref().is_some_and(has)
         };
-        if self.frames.tenants.iter().any(|(_, one)| leaves(one)) {
+        if self.frames.tenants.iter().any(|(_, one)| is_leaving(one)) {
             return Err(Refusal::StillLeaving);
         }
-        // A tree of processes requests more on its own account.
+        // For one program; the supervisor of a process tree requests more for its tree.
         let least = MIN_PROGRAM_FRAMES;
         if terms.frames.g < least {
             let g = terms.frames.g;
@@ -179,7 +179,7 @@ impl Contracts {
         Ok(())
     }
 
-    /// Counts a request for a contract as a change of its user's: a user may make so many a second.
+    /// Counts a request for a contract as a change, whose rate is limited for each user.
     fn count_change(&mut self, tenant: &Tenant) -> Result<(), Refusal> {
         let limits = &mut self.frames.tenants.connections.user_limits;
         limits
@@ -231,7 +231,7 @@ impl Contracts {
         })
     }
 
-    /// Starts to scrub a tenant's swap file, if another tenant's data may be there.
+    /// Starts to scrub a tenant's swap file, if it may hold another tenant's data.
     pub(crate) fn scrub_file(&mut self, number: TenantNumber) {
         let Some(file) = self.frames.tenants.get(number).and_then(|t| t.file) else {
             return;
@@ -243,7 +243,7 @@ impl Contracts {
         }
     }
 
-    /// A new tenant's swap file was scrubbed.
+    /// Handles the result of scrubbing a new tenant's swap file.
     pub(crate) fn on_scrubbed(&mut self, number: TenantNumber, scrubbed: ScrubDone) {
         if self
             .frames
@@ -264,7 +264,7 @@ impl Contracts {
         }
     }
 
-    /// The contract, admitted before its swap file was scrubbed, holds from now on.
+    /// Puts a contract in force whose swap file is scrubbed.
     fn activate(&mut self, number: TenantNumber) {
         let Some(tenant) = self.frames.tenants.get_mut(number) else {
             return;
@@ -282,12 +282,14 @@ impl Contracts {
         };
         let protect = |frames: &TenantFrames| self.groups.protect(&frames.group);
         let note = tenant.frames.as_ref().map_or("", protect);
-        let lacks = [note, self.processor_time.warning()];
-        let lacks: Vec<_> = lacks.into_iter().filter(|lack| !lack.is_empty()).collect();
+        let warnings = [note, self.processor_time.warning()];
+        let warnings: Vec<_> = (warnings.into_iter())
+            .filter(|text| !text.is_empty())
+            .collect();
         let event = DaemonEvent::Admitted {
             tenant: number,
             terms,
-            note: lacks.join("; "),
+            note: warnings.join("; "),
         };
         let mut fds = vec![tenant.doorbell.as_fd()];
         fds.extend(
@@ -300,7 +302,7 @@ impl Contracts {
         tracing::info!("tenant {number} ({}) has {terms}", tenant.record.name);
     }
 
-    /// A new tenant cannot be admitted after all.
+    /// Refuses and releases a new tenant that cannot be admitted after all.
     fn abandon(&mut self, number: TenantNumber, why: &Refusal) {
         if let Some(token) = self.frames.tenants.get(number).and_then(|t| t.connection) {
             self.frames.connections().refuse(token, why);
@@ -309,10 +311,10 @@ impl Contracts {
         if let Some(tenant) = self.frames.tenants.get_mut(number) {
             tenant.connection = None;
         }
-        self.let_go(number);
+        self.release_unowned(number);
     }
 
-    /// A tenant shows the ledger it made. From now on it may own frames, and its processes are in its group.
+    /// Attaches the ledger that a tenant has made. From now on the tenant may own frames, and its processes are in its group.
     pub(crate) fn attach_ledger(&mut self, token: u64, number: TenantNumber, fd: Option<&OwnedFd>) {
         let Some(fd) = fd else {
             return self
@@ -332,7 +334,7 @@ impl Contracts {
             Some(frames) if tenant.phase == TenantPhase::Admitted && frames.quota.is_none() => {
                 frames.group.enter();
                 let quota = frames.quota.insert(quota);
-                // The tenant owns the frames granted to it, whatever its ledger says.
+                // The tenant owns only the frames granted to it, whatever limit its ledger had.
                 quota.set_limit(0);
             }
             _ => {
@@ -347,7 +349,7 @@ impl Contracts {
         self.frames.connections().post(token, &DaemonEvent::Started);
     }
 
-    /// Handles a request for disk time for a file of the client's own.
+    /// Handles a request for disk time for a client's own file.
     pub(crate) fn join_file(
         &mut self,
         token: u64,
@@ -375,12 +377,12 @@ impl Contracts {
             swap: 0,
         };
         let number = self.frames.tenants.next_number();
-        // Not used to resume: file clients request anew after a restart.
+        // Never presented: the client of a file makes a new request after a restart.
         let resume_token = ResumeToken::draw()?;
         let mut tenant = self.new_tenant(token, resume_token, name, terms)?;
         self.count_change(&tenant)?;
         let backing = crate::backing::file(fd, &self.disk.swap)?;
-        // Nothing fails once it has its share of the disk.
+        // Before the disk admits the client: nothing fails after that.
         let doorbell = tenant.share_doorbell()?;
         let user_limits = &self.frames.tenants.connections.user_limits;
         let person = user_limits.person(tenant.record.uid);

@@ -1,17 +1,16 @@
 //! Leaving: a tenant gives its contract back and goes on running.
 //!
-//! A tenant's frames, swap file, channels and disk time are free when its processes have
-//! ended. A tenant that leaves does not end, so its word is not trusted: it is released when its
+//! A tenant's frames, swap file, channels and disk time are released when its processes have
+//! ended. The processes of a tenant that leaves go on, and its claim to own nothing is not trusted: it is released when its
 //! ledger shows that it owns no frame, and the kernel counts no more resident memory than a
 //! program without a contract may have ([`UNPAGED_ALLOWANCE`], and the pagers' own memory). Then the
 //! limit of its ledger is zero, its processes move back into the control group that they came
 //! from, the disk's thread releases its channels, and its swap file is released, in this
-//! order: at no moment would a daemon that starts again kill it for a contract it has not.
+//! order: at no moment would a restarted daemon kill the processes for a contract that they no longer have.
 //!
 //! A tenant that disconnects before it attaches its ledger owns no frames, and is not in a group of the
 //! daemon's yet: its program may have been refused something else. It is released, whatever memory it has.
-//! (A daemon that is started again in just that moment finds a tenant that does not come back, and kills
-//! it.)
+//! (A daemon that is restarted at that very moment finds a tenant that does not come back, and kills it.)
 //!
 //! Rule: a tenant that is not released keeps its contract as it was, and receives the figures.
 
@@ -26,12 +25,12 @@ use protocol::{DaemonEvent, TEXT, TenantNumber, cut};
 use std::io;
 use wired::PAGE;
 
-/// Why a tenant is lost.
+/// Why a tenant is killed that has not requested to leave.
 const ENDED: &str = "the process that requested its contract has ended";
 const NOT_BACK: &str = "it did not come back to this daemon within memory.restart_grace";
 
 impl Contracts {
-    /// A tenant requests to give its contract back.
+    /// Handles a tenant's request to give its contract back.
     pub(crate) fn leave(&mut self, token: u64, number: TenantNumber) {
         let Some(tenant) = self.frames.tenants.get(number) else {
             return;
@@ -43,7 +42,7 @@ impl Contracts {
                 .connections()
                 .refuse(token, Refusal::CannotLeave);
         }
-        // An exact count takes a thread, and a walk through the tenant's memory.
+        // Rate-limited, since an exact count takes a thread and a walk through the tenant's memory.
         if let Some(why) = self
             .frames
             .tenants
@@ -58,11 +57,11 @@ impl Contracts {
                 tenant.phase = TenantPhase::LeaveRequested;
                 self.measure_rss(number);
             }
-            _ => self.let_go(number),
+            _ => self.release_unowned(number),
         }
     }
 
-    /// The other end of a connection is gone; a tenant's contract ends with it.
+    /// Closes a connection whose peer has hung up; a tenant's contract ends with it.
     pub(crate) fn on_hang_up(&mut self, token: u64) {
         let tenants = &mut self.frames.tenants;
         let number = tenants.connections.get(token).and_then(|c| c.tenant);
@@ -73,9 +72,9 @@ impl Contracts {
         };
         tenant.connection = None;
         match tenant.may_own_frames() {
-            // Unless it has released its frames already.
+            // This does nothing to a tenant that has released its frames already.
             true => tenants.kill(number),
-            false => self.let_go(number),
+            false => self.release_unowned(number),
         }
     }
 
@@ -113,12 +112,12 @@ impl Contracts {
                     JobResult::LeaveRss(number, group.resident_exactly(PAGER_RESERVE))
                 })
             }
-            // A file's contract is for the disk alone.
+            // A contract for a file is for the disk alone.
             None => self.on_leave_rss(number, Ok(0)),
         }
     }
 
-    /// The RSS of a leaving tenant is known, or cannot be.
+    /// Handles the RSS of a tenant that requested to leave, or why it could not be counted.
     pub(crate) fn on_leave_rss(&mut self, number: TenantNumber, resident: io::Result<u64>) {
         let Some(tenant) = self.frames.tenants.get_mut(number) else {
             return;
@@ -127,15 +126,15 @@ impl Contracts {
             return;
         }
         let resident = resident.map_err(Refusal::NotCounted);
-        if let Err(why) = resident.and_then(|resident| take_all(tenant, resident)) {
+        if let Err(why) = resident.and_then(|resident| revoke_limit(tenant, resident)) {
             tenant.phase = TenantPhase::Admitted;
             return self.refuse_leave(number, &why);
         }
-        self.let_go(number);
+        self.release_unowned(number);
     }
 
-    /// Releases a tenant that owns no frame: its processes live, in the group that they came from.
-    pub(super) fn let_go(&mut self, number: TenantNumber) {
+    /// Releases a tenant that owns no frame: its processes go on running, in the group that they came from.
+    pub(super) fn release_unowned(&mut self, number: TenantNumber) {
         let Some(tenant) = self.frames.tenants.get_mut(number) else {
             return;
         };
@@ -158,19 +157,19 @@ impl Contracts {
         );
     }
 
-    /// A tenant has left: its connection is as it was before the request.
+    /// Tells a tenant that it has left: its connection is one without a contract again.
     pub(crate) fn detach_connection(&mut self, token: u64) {
         let connections = &mut self.frames.tenants.connections;
         connections.post(token, &DaemonEvent::Left);
         connections.set_tenant(token, None);
     }
 
-    /// A tenant's processes have ended, or it has given its frames back. The frames are free at
+    /// Releases a tenant whose processes have ended, or that has given its frames back. The frames are free at
     /// once: requests for them do not wait for the tenant's disk. Its disk space and time are
     /// released only when none of its I/O is in flight, nor a step of its scrub, which a job thread waits for.
     ///
-    /// The allocator receives this event for the second time: since [`Contracts::on_leave_rss`], or
-    /// when its memory was freed, it has no record of that tenant. But each event also makes it evaluate
+    /// The allocator receives this event for the second time: since [`Contracts::release_unowned`], or
+    /// the tenant's memory was freed, it has no record of that tenant. But each event also makes it evaluate
     /// what the other tenants have reported since, so the second one has an effect.
     pub(crate) fn release(&mut self, number: TenantNumber) {
         self.frames.on_tenant_gone(number);
@@ -190,7 +189,7 @@ impl Contracts {
         }
     }
 
-    /// A tenant has ended or left: releases all that it had.
+    /// Removes a tenant that has ended or left, and releases the rest of its resources.
     pub(crate) fn remove(&mut self, number: TenantNumber) {
         let Some(tenant) = self.frames.tenants.remove(number) else {
             return;
@@ -209,7 +208,7 @@ impl Contracts {
             frames.group.remove();
         }
         self.fault_rates.on_tenant_gone(number);
-        // Last: a client that receives this may request all of it.
+        // Last: a client that receives this may request all of the released resources.
         if let Some(token) = tenant.connection.filter(|_| left) {
             self.detach_connection(token);
         }
@@ -219,8 +218,8 @@ impl Contracts {
     /// Kills tenants whose process has ended while their connection stayed open, and those that
     /// did not come back to this daemon in time.
     pub(crate) fn kill_lost(&mut self) {
-        // A daemon's tenants are away from its start on, which is the stall's, too.
-        let stalled = self.frames.count_stall().min(crate::stall::MOST);
+        // Tenants are away from the daemon's start on, and the stall is counted from there, too.
+        let stalled = self.frames.count_stall().min(crate::stall::MAX_EXTENSION);
         let grace = self.config.memory.restart_grace.0 + stalled + self.frames.paused();
         let lost = |tenant: &Tenant| match tenant.phase {
             TenantPhase::Away(_) if tenant.record.process().is_none() => Some(ENDED),
@@ -244,8 +243,8 @@ impl Contracts {
     }
 }
 
-/// Lowers the limit of a tenant that owns no frame to zero.
-fn take_all(tenant: &mut Tenant, resident: u64) -> Result<(), Refusal> {
+/// Lowers a tenant's limit to zero; refuses if the tenant owns frames, or has too much memory resident.
+fn revoke_limit(tenant: &mut Tenant, resident: u64) -> Result<(), Refusal> {
     let Some(frames) = &mut tenant.frames else {
         return Ok(());
     };
@@ -261,7 +260,7 @@ fn take_all(tenant: &mut Tenant, resident: u64) -> Result<(), Refusal> {
     if let Some(quota) = &mut frames.quota {
         let limit = quota.limit();
         if quota.take_unused(limit) < limit {
-            // The tenant took frames at this moment: its limit is restored.
+            // The tenant took frames meanwhile: its limit is restored.
             let taken = limit - quota.limit();
             quota.raise(taken);
             return Err(Refusal::FramesInUse);

@@ -1,9 +1,9 @@
 //! Requests for contracts that wait until others are released.
 //!
-//! What a tenant had is free once its processes have ended and none of its I/O is in flight, a moment after its
-//! program has. A request that finds too little room in that moment, as of the next `selfpage run` of a script, may be
-//! granted after it. So it is checked again when a tenant is removed, and refused for good when none is being released, or
-//! at the first look after [`PATIENCE`].
+//! A tenant's resources are free once its processes have ended and none of its I/O is in flight, a moment after its
+//! program has ended. A request that finds too little room in that moment, as that of the next `selfpage run` of a script,
+//! may be granted after it. So the request is retried when a tenant is removed, and refused for good when no tenant is
+//! being released, or at the first retry after [`MAX_WAIT`].
 
 use crate::refusal::Refusal;
 use protocol::ResumeToken;
@@ -11,7 +11,7 @@ use protocol::contract_spec::{ContractSpec, FramePlacement};
 use std::time::{Duration, Instant};
 
 /// How long a request waits at most.
-const PATIENCE: Duration = Duration::from_secs(2);
+const MAX_WAIT: Duration = Duration::from_secs(2);
 
 /// A client's request for a contract.
 pub(crate) struct JoinRequest {
@@ -21,19 +21,19 @@ pub(crate) struct JoinRequest {
     pub name: String,
     pub terms: ContractSpec,
     pub place: Option<FramePlacement>,
-    /// When it came.
+    /// When it arrived.
     pub since: Instant,
-    /// It was checked before.
+    /// True if it was checked before.
     pub is_retry: bool,
 }
 
-/// The requests that wait, in their order: one of a connection.
+/// The requests that wait, in order of arrival: one for each connection at most.
 #[derive(Default)]
 pub(crate) struct PostponedJoins(Vec<JoinRequest>);
 
 impl PostponedJoins {
-    /// Keeps a request that was refused. Returns false where no release changes that, where it has waited too long,
-    /// or another of its connection waits.
+    /// Keeps a request that was refused. Returns false where no release can change the refusal, where the request has
+    /// waited too long, or where another request of its connection waits.
     pub fn keep(&mut self, request: JoinRequest, why: &Refusal) -> bool {
         let is_for_room = matches!(
             why,
@@ -45,7 +45,7 @@ impl PostponedJoins {
                 | Refusal::StillLeaving
         );
         let is_first = self.0.iter().all(|other| other.token != request.token);
-        let is_kept = is_for_room && is_first && request.since.elapsed() < PATIENCE;
+        let is_kept = is_for_room && is_first && request.since.elapsed() < MAX_WAIT;
         if is_kept {
             self.0.push(JoinRequest {
                 is_retry: true,
@@ -55,7 +55,7 @@ impl PostponedJoins {
         is_kept
     }
 
-    /// Takes them all.
+    /// Takes all requests.
     pub fn take(&mut self) -> Vec<JoinRequest> {
         std::mem::take(&mut self.0)
     }

@@ -1,9 +1,9 @@
 //! Recovery: a daemon that was killed or ended is restarted, and tenants of the earlier one reconnect.
 //!
-//! The swap filesystem names them; they hold the memory of their ledgers and channels
-//! and hand it over. The daemon validates it like any untrusted input.
+//! The swap filesystem has their records; they hold the memory of their ledgers and channels
+//! and hand it over. The daemon validates that memory like any untrusted input.
 //!
-//! Rule: until a tenant is back, or known to have ended, it keeps all that it had.
+//! Rule: until a tenant has reconnected, or is known to have ended, it keeps all of its contract.
 
 use super::Contracts;
 use crate::DaemonError;
@@ -40,7 +40,7 @@ pub(crate) struct UnwrittenChanges {
 }
 
 impl Contracts {
-    /// Loads the persisted tenants. Swap files of those that have ended are free again.
+    /// Loads the persisted tenants, and releases the swap files of those that have ended.
     pub(crate) fn load_tenants(&mut self) -> Result<(), DaemonError> {
         let files: Vec<_> = (self.disk.swap.files().iter())
             .map(|file| {
@@ -63,8 +63,8 @@ impl Contracts {
         self.groups
             .sweep(|number| self.frames.tenants.get(number).is_some());
         if self.frames.tenants.len() > 0 {
-            let there = self.frames.tenants.len();
-            tracing::info!("tenants of an earlier daemon that are waited for: {there}");
+            let count = self.frames.tenants.len();
+            tracing::info!("tenants of an earlier daemon that are awaited: {count}");
         }
         Ok(())
     }
@@ -87,7 +87,7 @@ impl Contracts {
         };
         let pressure_bell = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC)
             .map_err(crate::call("make an eventfd"))?;
-        // It keeps its guarantee and its slice, whether it has come back or not.
+        // It keeps its guarantee and its slice while it is away.
         let cleaning = self.disk.cleaning_rate(&terms);
         self.frames
             .readmit(number, terms.frames, 0, cleaning)
@@ -97,8 +97,8 @@ impl Contracts {
             .usd
             .admit(terms.disk.into())
             .map_err(|why| fail(why.into()))?;
-        let group = self.groups.take_in(leader, record.start, number);
-        // Where the earlier daemon was killed while it lent priority.
+        let group = self.groups.create_entered(leader, record.start, number);
+        // The earlier daemon may have been killed while it lent them priority.
         host::lent_priority::end_all(group.processes());
         let tenant = Tenant {
             record,
@@ -161,7 +161,7 @@ impl Contracts {
         written
     }
 
-    /// Releases the swap file of a tenant that is gone, and with it the tenant's record.
+    /// Releases the swap file of a tenant that has ended or left, and with it the tenant's record.
     pub(super) fn release_file(&mut self, number: TenantNumber, file: FileId) {
         self.unwritten.records.remove(&number);
         if let Err(why) = self.disk.swap.release(file) {
@@ -172,7 +172,7 @@ impl Contracts {
         }
     }
 
-    /// Tries what the device refused before.
+    /// Tries the writes again that the device refused.
     pub(crate) fn retry_writes(&mut self) {
         for number in self.unwritten.records.clone() {
             let _ = self.persist(number);
@@ -186,7 +186,7 @@ impl Contracts {
         });
     }
 
-    /// A tenant presents its resume token.
+    /// Handles a tenant that presents its resume token.
     pub(crate) fn rejoin(
         &mut self,
         token: u64,
@@ -195,8 +195,8 @@ impl Contracts {
         message: &Received,
     ) {
         let own = |(number, tenant): (TenantNumber, &Tenant)| {
-            let waits = matches!(tenant.phase, TenantPhase::Away(_));
-            (tenant.resume_token == resume_token && waits).then_some(number)
+            let is_away = matches!(tenant.phase, TenantPhase::Away(_));
+            (tenant.resume_token == resume_token && is_away).then_some(number)
         };
         let Some(number) = self.frames.tenants.iter().find_map(own) else {
             return self
@@ -206,39 +206,39 @@ impl Contracts {
         };
         let quota = match self.attach_returned(number, message) {
             Ok(quota) => quota,
-            // It tries again until its time is up: the kernel may lack a descriptor for a moment.
+            // The tenant tries again until its time is up: a descriptor may be lacking for a moment only.
             Err(why) => {
                 tracing::debug!("tenant {number} is not taken back yet: {why}");
                 return self.frames.connections().refuse(token, why);
             }
         };
-        if let Err(why) = self.take_back(token, number, quota) {
+        if let Err(why) = self.readmit(token, number, quota) {
             tracing::warn!("tenant {number} is not taken back: {why}");
             return self.frames.tenants.kill(number);
         }
         tracing::info!("tenant {number} is back, with {channels} channels");
     }
 
-    /// Attaches what a tenant that comes back has kept; returns its ledger, unless it has none yet.
+    /// Attaches the descriptors that a returning tenant has kept; returns its ledger, unless it has none yet.
     fn attach_returned(
         &mut self,
         number: TenantNumber,
         message: &Received,
     ) -> Result<Option<LimitControl>, Refusal> {
-        let lack = || Refusal::NoDescriptor("descriptors");
+        let missing = || Refusal::NoDescriptor("descriptors");
         if message.fds_lost {
-            return Err(lack());
+            return Err(missing());
         }
         let [doorbell, pressure_bell, ledger, ..] = &message.fds;
         let bell = |fd: &Option<OwnedFd>| {
-            let fd = fd.as_ref().ok_or_else(lack)?;
+            let fd = fd.as_ref().ok_or_else(missing)?;
             Doorbell::attach(fd).map_err(Refusal::from)
         };
         let doorbell = bell(doorbell)?;
-        // Polling any other kind of file would call into the program that serves it.
+        // Checked to be an eventfd: polling another kind of file could call into the program that serves it.
         let pressure_bell: OwnedFd = bell(pressure_bell)?.into();
         let quota = ledger.as_ref().map(LimitControl::attach).transpose()?;
-        let tenant = self.frames.tenants.get_mut(number).ok_or_else(lack)?;
+        let tenant = self.frames.tenants.get_mut(number).ok_or_else(missing)?;
         tenant.doorbell = doorbell;
         self.disk.attach_file(tenant)?;
         self.frames.tenants.watch_pressure(&pressure_bell, number)?;
@@ -249,7 +249,7 @@ impl Contracts {
         Ok(quota)
     }
 
-    fn take_back(
+    fn readmit(
         &mut self,
         token: u64,
         number: TenantNumber,
@@ -300,7 +300,7 @@ impl Contracts {
         Ok(())
     }
 
-    /// Revokes what a tenant that came back with `n` frames had `claimed` beyond them.
+    /// Revokes the frames that a returning tenant claimed beyond the `n` that count.
     fn revoke_excess(&mut self, number: TenantNumber, n: u32, claimed: u32) {
         let beyond = self.frames.stats(number).map_or(0, |stats| stats.beyond);
         if beyond > 0 {
@@ -316,8 +316,8 @@ impl Contracts {
         }
     }
 
-    /// A contract that an earlier daemon had announced to lower is lowered after the notice, which
-    /// begins anew: how much of it was left is not persisted.
+    /// Announces again the reduction of a contract that an earlier daemon had announced. The notice
+    /// starts over: how much of it was left is not persisted.
     fn announce_reduction(&mut self, number: TenantNumber) -> Result<(), Refusal> {
         let later = self.frames.tenants.get(number).and_then(|t| t.record.later);
         if let Some(later) = later {
@@ -327,7 +327,7 @@ impl Contracts {
         Ok(())
     }
 
-    /// A tenant hands over a channel that an earlier daemon made. Requests submitted there and
+    /// Attaches a channel that an earlier daemon made and the tenant hands over. Requests that were submitted on it and
     /// not completed are served now.
     pub(crate) fn reattach_channel(
         &mut self,
@@ -361,7 +361,7 @@ impl Contracts {
         let server = ChannelServer::attach(memory, bell)?;
         let tenants = &mut self.frames.tenants;
         let tenant = tenants.get(number).ok_or(Refusal::NoTenant(number))?;
-        // What it had an earlier daemon has admitted: no request of it may wait for others' descriptors.
+        // An earlier daemon has admitted the recorded number: none of their requests may wait for descriptors of others.
         if tenant.channels.len() >= tenant.record.channels as usize {
             let crowded = tenants.over_fd_quota(tenant.record.uid);
             if let Some(why) = crowded.or_else(|| tenant.over_channel_quota()) {
@@ -377,7 +377,7 @@ impl Contracts {
         Ok(())
     }
 
-    /// Persists how many channels a tenant has had at a time. By powers of two: each is a write on the disk,
+    /// Persists how many channels a tenant has had at a time, rounded up to a power of two: each change is a write on the disk,
     /// for which the loop waits.
     pub(crate) fn persist_channels(&mut self, number: TenantNumber) {
         let Some(tenant) = self.frames.tenants.get_mut(number) else {

@@ -6,11 +6,11 @@ use crate::{Daemon, fault_rates, policy};
 use protocol::TenantNumber;
 use std::time::Duration;
 
-/// Processor time: runtime and period.
+/// Reserved processor time: runtime and period.
 type Reservation = Option<(Duration, Duration)>;
 
-/// Handles a request for a share. A tenant that is `known` to an earlier daemon has the reservation that was
-/// recorded then: its word for it is not taken.
+/// Handles a request for a share. A tenant that is `known` to an earlier daemon keeps the reservation that was
+/// recorded then, whatever it claims now.
 pub(super) fn request(
     daemon: &mut Daemon,
     token: u64,
@@ -22,7 +22,7 @@ pub(super) fn request(
         return;
     };
     let recorded = tenant.record.reservation;
-    // Of a daemon that recorded none a reservation is as a new one.
+    // Where the earlier daemon recorded no reservation, a claimed one is checked as a new one.
     let is_known = known && tenant.rejoined && (recorded.is_some() || reservation.is_none());
     let shared = match is_known {
         true => share(daemon, token, number, recorded, true),
@@ -55,7 +55,7 @@ fn share(
     let tenant = tenant.ok_or(Refusal::NoTenant(number))?;
     if tenant.record.reservation != reservation {
         tenant.record.reservation = reservation;
-        // Its answer has been sent; what the table refuses is tried again.
+        // The tenant has its reply; a record that cannot be written now is tried again.
         let _ = daemon.contracts.persist(number);
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! Shares of faults as tenants come, report and go.
+//! Shares of faults as tenants join, report and end.
 
 use super::*;
 
@@ -10,15 +10,16 @@ fn task(pc: u64, weight: u32) -> Task {
 }
 
 #[test]
-fn a_reservation_that_comes_is_told_to_all_and_so_is_its_end() {
+fn a_new_reservation_and_its_end_change_the_shares_of_all() {
     let mut rates = FaultRates::new(Faults::default());
     rates.admit(1, 1, task(0, 1), None, false).unwrap();
     rates.admit(2, 2, task(0, 3), None, false).unwrap();
     let first = rates.changed_shares();
     assert_eq!(first.len(), 2);
     assert!(rates.changed_shares().is_empty());
-    let limit = |news: &[(TenantNumber, FaultShare)], of| {
-        news.iter()
+    let limit = |changed: &[(TenantNumber, FaultShare)], of| {
+        changed
+            .iter()
             .find(|(number, _)| *number == of)
             .unwrap()
             .1
@@ -35,7 +36,7 @@ fn a_reservation_that_comes_is_told_to_all_and_so_is_its_end() {
         0,
         "its faults are within its reservation"
     );
-    assert!(rates.leave(3));
+    assert!(rates.remove(3));
     assert_eq!(limit(&rates.changed_shares(), 1), limit(&first, 1));
 }
 
@@ -50,7 +51,7 @@ fn a_reservation_that_comes_and_goes_is_sent_to_others_once_in_an_interval() {
             0 => rates
                 .admit(2, 2, task(500_000_000, 1), None, false)
                 .unwrap(),
-            _ => _ = rates.leave(2),
+            _ => _ = rates.remove(2),
         }
         rates.is_changed = true;
         let shares = rates.due_shares(now);
@@ -67,7 +68,7 @@ fn a_reservation_that_comes_and_goes_is_sent_to_others_once_in_an_interval() {
 }
 
 #[test]
-fn one_tenant_that_lies_moves_nobody() {
+fn one_tenant_with_false_reports_changes_no_share() {
     let mut rates = FaultRates::new(Faults::default());
     (1..=3).for_each(|number| {
         rates
@@ -85,7 +86,7 @@ fn one_tenant_that_lies_moves_nobody() {
 }
 
 #[test]
-fn over_capacity_is_refused_with_the_figures_and_who_was_there_stays() {
+fn a_reservation_over_capacity_is_refused_with_the_figures_and_others_keep_theirs() {
     let mut rates = FaultRates::new(Faults::default());
     let whole = rates.table.total().0;
     rates.admit(1, 1, task(whole / 2, 1), None, false).unwrap();
@@ -98,7 +99,7 @@ fn over_capacity_is_refused_with_the_figures_and_who_was_there_stays() {
     let reserved = rates.table.pc();
     let more = rates.admit(1, 1, task(2 * whole, 1), None, false);
     assert!(more.is_err() && rates.table.pc() == reserved);
-    // One that was there before is not refused, though nothing is left for floors.
+    // A tenant of an earlier daemon is not refused, though nothing is left for floors.
     rates.admit(2, 2, task(whole / 2, 1), None, true).unwrap();
     assert!(!rates.table.is_overcommitted());
     rates.admit(3, 3, task(0, 1), None, true).unwrap();
@@ -106,7 +107,7 @@ fn over_capacity_is_refused_with_the_figures_and_who_was_there_stays() {
 }
 
 #[test]
-fn a_person_with_many_tenants_has_one_persons_part_and_one_say() {
+fn a_person_with_many_tenants_has_one_persons_part_and_counts_once_for_the_cost() {
     let mut rates = FaultRates::new(Faults::default());
     rates.admit(1, 1, task(0, 1), None, false).unwrap();
     rates.admit(2, 2, task(0, 1), None, false).unwrap();
@@ -117,12 +118,12 @@ fn a_person_with_many_tenants_has_one_persons_part_and_one_say() {
     let floors = 27 * rate::reservations::FAULT_FLOOR;
     assert!(
         part(&rates, 1) + floors >= before,
-        "but for the others' floors"
+        "except the floors of the other tenants"
     );
     assert!(part(&rates, 2) < before / 8);
     rates.admit(30, 3, task(0, 1), None, false).unwrap();
     (2..30).for_each(|number| rates.report(number, u64::MAX));
     assert_eq!(rates.table.fault_limit(), faults, "one of three persons");
-    (2..30).for_each(|number| _ = rates.leave(number));
+    (2..30).for_each(|number| _ = rates.remove(number));
     assert!(part(&rates, 1) >= before);
 }

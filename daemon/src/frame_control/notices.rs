@@ -43,7 +43,7 @@ impl FrameControl {
         }
     }
 
-    /// What a tenant that is killed had, for the operator.
+    /// Describes the memory and the contract of a tenant that is killed, for the operator.
     pub(super) fn describe(&self, number: TenantNumber) -> String {
         let Some(tenant) = self.tenants.get(number) else {
             return String::new();

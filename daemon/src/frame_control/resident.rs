@@ -1,7 +1,7 @@
 //! Resident memory of tenants, compared with the frames that they own.
 //!
-//! Rule: a tenant's ledger is not trusted. What the kernel counts decides. To count an address space once waits for
-//! the tenant's processes, for as long as these like: so that is done on a job thread.
+//! Rule: a tenant's ledger is not trusted; the kernel's count decides. Counting each address space once waits for
+//! the tenant's processes, for as long as these choose: so it is done on a job thread.
 
 use super::{FrameControl, PAGER_RESERVE};
 use crate::jobs::JobResult;
@@ -14,14 +14,14 @@ use std::time::Instant;
 use wired::PAGE;
 
 impl FrameControl {
-    /// Compares what tenants have resident with what they own.
+    /// Compares the resident memory of tenants with the frames that they own.
     pub fn measure_rss_all(&mut self) {
         for number in self.tenants.numbers() {
             self.report_usage(number);
-            // The thread that had to ring may have been killed before.
+            // The thread that was to ring the bell may have been killed before it did.
             self.on_pressure(number);
-            // Until it may own frames it has its memory under the limits that it had before. One that is awaited
-            // has frames of an earlier daemon, and `memory.restart_grace` to show how many.
+            // Until a tenant may own frames, its memory is within the limits that it had before its contract. A tenant
+            // that is away has frames of an earlier daemon, and `memory.restart_grace` to report how many.
             let is_measured =
                 |t: &&Tenant| t.may_own_frames() && !matches!(t.phase, TenantPhase::Away(_));
             let tenant = self.tenants.get(number).filter(is_measured);
@@ -44,7 +44,7 @@ impl FrameControl {
                     });
                 }
                 Some(since) if since.elapsed() < KILL_TIMEOUT => {}
-                // The count did not return.
+                // The job has not returned: the estimate does not block.
                 Some(_) => self.on_rss(number, group.resident_estimate(PAGER_RESERVE)),
             }
         }
@@ -57,7 +57,7 @@ impl FrameControl {
         }
     }
 
-    /// The exact RSS of a tenant is known, or cannot be: the next count may.
+    /// Handles the exact RSS of a tenant, or why it could not be counted: then the next measurement decides.
     pub fn on_exact_rss(&mut self, number: TenantNumber, bytes: io::Result<u64>) {
         self.set_measured_since(number, None);
         match bytes {

@@ -19,7 +19,7 @@ fn peer(uid: u32) -> PeerIdentity {
 }
 
 #[test]
-fn nobody_but_root_and_the_daemons_user_may_ask_unless_a_rule_says_so() {
+fn only_root_and_the_daemons_user_may_request_without_a_rule() {
     assert!(check(&[], 5, &peer(0), ContractTotals::default(), &terms()).is_ok());
     assert!(check(&[], 5, &peer(5), ContractTotals::default(), &terms()).is_ok());
     let why = check(&[], 5, &peer(6), ContractTotals::default(), &terms())
@@ -138,12 +138,12 @@ fn a_rule_bounds_the_processors_that_a_users_contracts_reserve() {
     assert!(check(rule(None, Some(0.05)), 0.0, 0.05).is_ok());
     assert!(
         check(rule(None, Some(0.05)), 0.0, 1.0).is_err(),
-        "as much as of the disk"
+        "as much processor time as disk time"
     );
     assert!(check(rule(None, None), 1.0, 1.0).is_ok());
     assert!(
         check(rule(Some(0.0), None), 0.0, 0.0).is_ok(),
-        "none is asked for"
+        "no processor is requested"
     );
 }
 
@@ -166,7 +166,7 @@ fn a_rule_bounds_the_number_of_a_users_contracts_by_its_frames() {
 }
 
 #[test]
-fn a_part_that_is_not_asked_for_is_not_refused() {
+fn a_resource_that_is_not_requested_is_not_refused() {
     let rule = Rule {
         uid: Some(6),
         frames: Some(Bytes(1)),
@@ -182,7 +182,7 @@ fn a_part_that_is_not_asked_for_is_not_refused() {
 }
 
 #[test]
-fn an_executable_is_what_it_is_and_not_what_it_is_called() {
+fn an_executable_is_compared_by_inode_and_not_by_path() {
     let folder = tempfile::tempdir().unwrap();
     let [allowed, linked, copied] = ["allowed", "linked", "copied"].map(|n| folder.path().join(n));
     std::fs::write(&allowed, "x").unwrap();
@@ -209,11 +209,14 @@ fn an_executable_is_what_it_is_and_not_what_it_is_called() {
     std::fs::rename(&copied, &allowed).unwrap();
     assert!(!rule.fits(&peer));
     std::fs::remove_file(&allowed).unwrap();
-    assert!(!rule.fits(&peer) && !fits(&allowed), "nothing is nothing's");
+    assert!(
+        !rule.fits(&peer) && !fits(&allowed),
+        "a missing file is no executable"
+    );
 }
 
 #[test]
-fn the_first_rule_that_fits_counts() {
+fn the_first_rule_that_fits_decides() {
     let small = Rule {
         uid: Some(6),
         swap: Some(Bytes(1)),

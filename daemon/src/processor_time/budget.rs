@@ -2,20 +2,20 @@
 //! decisions out.
 //!
 //! Rules:
-//! - A slice of the disk comes with as much processor time in the same period. What is used
-//!   beyond is taken off the next periods, as Atropos does with disk time; what is not used is lost.
-//! - The time that a pager's threads run without priority shows whether a tenant pages little; it is not taken off.
+//! - A slice of the disk comes with as much processor time in the same period. Time that is used
+//!   beyond is taken off the next periods, as Atropos does with disk time; unused time is lost.
+//! - The time that a pager's threads run without priority shows whether a tenant pages little; it is not taken off the budget.
 
 use std::time::Duration;
 
-/// The shortest period: several times the interval at which use is measured.
-const SHORTEST: Duration = Duration::from_millis(100);
+/// The shortest period of a budget: several times the interval at which use is measured.
+const MIN_PERIOD: Duration = Duration::from_millis(100);
 
-/// The longest period: a slice of seconds would keep all others from a processor for as long.
-const LONGEST: Duration = Duration::from_millis(250);
+/// The longest period of a budget: a slice of seconds would keep all other threads from a processor for as long.
+const MAX_PERIOD: Duration = Duration::from_millis(250);
 
-/// A tenant pages little while its pager's threads run for less than a slice divided by this, in this period and in the last.
-const LIGHT: u32 = 4;
+/// A tenant pages little while its pager's threads run for less than a slice divided by this, in the current period and in the last.
+const LIGHT_DIVISOR: u32 = 4;
 
 /// When threads wait for processors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,16 +33,16 @@ pub(super) struct ProcessorBudget {
     period: Duration,
     /// When the current period ends.
     ends: Duration,
-    /// Used in the current period, or owed to it.
+    /// The time used in the current period, with the excess of earlier ones.
     used: RunTime,
-    /// The same at the end of the last period.
+    /// The time used at the end of the last period.
     used_before: Duration,
 }
 
 /// How long threads ran.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct RunTime {
-    /// Before all other work.
+    /// With priority, before all other work.
     pub first: Duration,
     /// Without priority: threads that submit requests.
     pub ordinary: Duration,
@@ -62,12 +62,12 @@ impl RunTime {
 }
 
 impl ProcessorBudget {
-    /// For a slice of the disk in every period, from `now` on. Shorter periods than [`SHORTEST`] are taken together, longer ones than
-    /// [`LONGEST`] in parts.
+    /// The budget for a slice of the disk in every period, from `now` on. Periods shorter than [`MIN_PERIOD`] are taken
+    /// together, periods longer than [`MAX_PERIOD`] in parts.
     pub fn new(slice: Duration, period: Duration, now: Duration) -> Self {
-        let periods = match period < SHORTEST {
-            true => SHORTEST.div_duration_f64(period).ceil(),
-            false => LONGEST.div_duration_f64(period).min(1.0),
+        let periods = match period < MIN_PERIOD {
+            true => MIN_PERIOD.div_duration_f64(period).ceil(),
+            false => MAX_PERIOD.div_duration_f64(period).min(1.0),
         };
         let (slice, period) = (slice.mul_f64(periods), period.mul_f64(periods));
         Self {
@@ -75,12 +75,12 @@ impl ProcessorBudget {
             period,
             ends: now + period,
             used: RunTime::default(),
-            // A new tenant shows first that it pages little: else each new contract would come with an interval of priority.
+            // A new tenant first has to show that it pages little: else each new contract would come with an interval of priority.
             used_before: slice,
         }
     }
 
-    /// Takes over the terms of a changed contract; what was used stays used.
+    /// Takes over the terms of a changed contract; used time stays used.
     pub fn set_terms(&mut self, slice: Duration, period: Duration, now: Duration) {
         let new = Self::new(slice, period, now);
         if (new.slice, new.period) != (self.slice, self.period) {
@@ -108,13 +108,15 @@ impl ProcessorBudget {
         }
     }
 
-    /// Whether threads run first: those that submit requests, or those of the program's that faulted.
+    /// Returns true if threads run with priority: those that submit requests, or the program's threads that faulted.
     pub fn covers(&self, submits: bool, demand: Demand) -> bool {
         let first = self.used.first;
         match (demand, submits) {
-            (Demand::Bursts, _) => self.used.sum().max(self.used_before) < self.slice / LIGHT,
+            (Demand::Bursts, _) => {
+                self.used.sum().max(self.used_before) < self.slice / LIGHT_DIVISOR
+            }
             (Demand::Always, true) => first < self.slice,
-            // Half of the time is the pager's alone, since a program that computes uses all it gets.
+            // Half of the time is for the pager alone, since a program that computes uses all that it gets.
             (Demand::Always, false) => first < self.slice / 2,
         }
     }
@@ -181,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn where_processors_are_spare_a_tenant_that_pages_little_comes_first() {
+    fn where_processor_time_is_spare_a_tenant_that_pages_little_has_priority() {
         let mut busy = ProcessorBudget::new(ms(100), ms(250), ms(0));
         let mut light = busy;
         for now in (10..=2000).step_by(10) {
@@ -205,13 +207,13 @@ mod tests {
     }
 
     #[test]
-    fn a_contract_of_slack_alone_comes_with_none() {
+    fn a_contract_of_slack_alone_comes_with_no_processor_time() {
         let budget = ProcessorBudget::new(ms(0), ms(250), ms(0));
         assert!(!budget.covers(true, Always) && !budget.covers(false, Always));
     }
 
     proptest! {
-        /// Threads that run all the time while they come first, measured at any intervals.
+        /// The threads run whenever they have priority, and are measured at any intervals.
         #[test]
         fn no_tenant_has_more_than_its_slices_and_one_interval(
             slice in 1u64..100, more in 0u64..400, ticks in prop::collection::vec(1u64..30, 1..400),

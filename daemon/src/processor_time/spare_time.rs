@@ -1,25 +1,25 @@
-//! Processor time that is spare, as the kernel counts it (/proc/stat).
+//! Spare processor time, as the kernel counts it (/proc/stat).
 
 use rustix::fd::OwnedFd;
 use rustix::fs::{Mode, OFlags, open};
 
 const COUNTS: &str = "/proc/stat";
 
-/// Which fields of the first line are of processors without work: idle, and idle while a device works.
+/// The fields of the first line with the time of processors without work: idle, and idle while a device works.
 const SPARE: [usize; 2] = [3, 4];
 
-/// Fields that others include: time that guests of the machine had.
+/// Fields to add up. Those after them (the time of virtual machines) are included in others.
 const FIELDS: usize = 8;
 
-/// The part of the processors' time that was spare since the last look.
+/// Measures the spare part of the processors' time.
 pub(super) struct SpareTime {
     file: Option<OwnedFd>,
-    /// Ticks that were spare, and all.
+    /// Spare ticks, and all ticks, at the last measurement.
     counted: (u64, u64),
 }
 
 impl SpareTime {
-    /// From now on.
+    /// Measures from now on.
     pub fn new() -> Self {
         let file = open(COUNTS, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok();
         Self {
@@ -28,7 +28,7 @@ impl SpareTime {
         }
     }
 
-    /// The part, 0 to 1, since the last call; 0 where the kernel does not say.
+    /// The spare part since the last call, 0 to 1; 0 where it cannot be read.
     pub fn part(&mut self) -> f64 {
         let Some(now) = self.file.as_ref().and_then(read) else {
             return 0.0;
@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_idle_and_all_is_read() {
+    fn idle_ticks_and_all_ticks_are_read() {
         let text = "cpu  10 1 5 100 20 0 4 2 7 3\ncpu0 1 1 1 1\n";
         assert_eq!(parse(text), Some((120, 142)));
         for wrong in ["", "cpu0 1 2 3 4 5", "cpu  1 2 x"] {
@@ -75,13 +75,13 @@ mod tests {
     }
 
     #[test]
-    fn a_part_is_that_since_the_last_look() {
+    fn a_part_counts_from_the_last_measurement() {
         assert_eq!(part_since((120, 142), (150, 202)), 0.5);
         assert_eq!(part_since((120, 142), (120, 142)), 0.0);
         let mut spare = SpareTime::new();
         std::thread::sleep(std::time::Duration::from_millis(50));
         assert!((0.0..=1.0).contains(&spare.part()));
         spare.file = None;
-        assert_eq!(spare.part(), 0.0, "none that is known of");
+        assert_eq!(spare.part(), 0.0, "the kernel's count cannot be read");
     }
 }

@@ -1,4 +1,4 @@
-//! A tenant's thread that waits for its pages, and the priority that it has lent.
+//! A tenant's thread that waits for pages, and the priority that it is lent.
 
 use super::budget::RunTime;
 use disk::usd::WaitingThread;
@@ -15,22 +15,22 @@ const MAX_GENERATIONS: usize = 64;
 /// A thread that its tenant named.
 pub(super) struct TenantThread {
     pub thread: u32,
-    /// Whether it submits requests itself.
+    /// True if it submits requests itself.
     pub submits: bool,
-    /// How long it ran so far: a file of /proc, which stays this thread's. None for a thread that
-    /// is not the tenant's, or that may not be given priority.
+    /// The file of /proc with the time that it ran so far, which stays this thread's when its id is reused. `None` for
+    /// a thread that is not the tenant's, or that cannot be lent priority.
     run_time: Option<OwnedFd>,
     /// The run time when it was last measured, while that is charged.
     measured: Duration,
     measured_at: Instant,
-    /// Its own class, while it has priority lent.
+    /// Its own scheduling class, while it is lent priority.
     lent: Option<i32>,
-    /// Its process and when that started, if that is the tenant's.
+    /// Its process and when the process started, if it is the tenant's.
     process: Option<(Pid, u64)>,
 }
 
 impl TenantThread {
-    /// A thread that a tenant of this leader named.
+    /// A thread that the tenant with this leader named.
     pub fn new(named: WaitingThread, leader: Pid) -> Self {
         let process = process_below(named.thread, leader);
         let run_time = process.and_then(|_| run_time_of(named.thread));
@@ -45,8 +45,8 @@ impl TenantThread {
         }
     }
 
-    /// The time to charge since the last call: what it ran with priority, and, where it submits requests, what it ran
-    /// without. Ends with the thread.
+    /// The time to charge since the last call: the time that it ran with priority, and, where it submits requests, the
+    /// time without. Nothing is charged once the thread has ended.
     pub fn ran(&mut self) -> RunTime {
         let mut ran = RunTime::default();
         let is_lent = self.lent.is_some();
@@ -63,8 +63,8 @@ impl TenantThread {
             *charged = now.saturating_sub(before);
             return ran;
         }
-        // The thread has ended: its number may be another's. How long it ran is not known
-        // any more, and may be all the time since then.
+        // The thread has ended: its id may be another thread's. How long it ran is not known
+        // any more, and may be all the time since the last measurement.
         self.set_first(false);
         self.run_time = None;
         if is_lent {
@@ -73,7 +73,7 @@ impl TenantThread {
         ran
     }
 
-    /// Has it run first, or as any other.
+    /// Lends it priority, or ends that.
     pub fn set_first(&mut self, first: bool) {
         match (first, self.lent) {
             (true, None) => {
@@ -83,13 +83,13 @@ impl TenantThread {
                 (self.measured, self.measured_at) = (now, Instant::now());
                 match lent_priority::lend(self.thread) {
                     Ok(own) => self.lent = Some(own),
-                    // It chose a class itself, or the kernel permits none.
+                    // It has chosen a class itself, or the kernel does not permit the change.
                     Err(_) => self.run_time = None,
                 }
             }
             (false, Some(own)) => {
                 self.lent = None;
-                // Not that of a thread that has the number by now.
+                // A thread that has the id by now keeps its class.
                 match self.run_time.as_ref().and_then(read) {
                     Some(_) => lent_priority::end(self.thread, own),
                     None => self.end_after_exec(own),
@@ -99,8 +99,8 @@ impl TenantThread {
         }
     }
 
-    /// Takes the priority back from a thread that has executed a program: its number is that of its process then, its class
-    /// is the same. Its process may be no longer below the tenant's leader.
+    /// Ends the priority of a thread that has executed a program: its id is that of its process then, and its class
+    /// is the same. The process may be no longer below the tenant's leader.
     fn end_after_exec(&self, own: i32) {
         if let Some((pid, _)) = self.process.filter(|(pid, start)| is_running(*pid, *start)) {
             lent_priority::end(pid.as_raw_pid() as u32, own);
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_of_the_tenant_comes_first_and_its_time_is_measured() {
+    fn a_thread_of_the_tenant_has_priority_and_its_time_is_measured() {
         let mut thread = TenantThread::new(named(), rustix::process::getpid());
         thread.set_first(true);
         if thread.lent.is_none() {
@@ -181,7 +181,7 @@ mod tests {
         if thread.lent.is_none() {
             return eprintln!("skipped: no real-time priority here");
         }
-        // It has left /proc when its number names no thread any more.
+        // The thread has ended once its id has left /proc.
         while std::path::Path::new(&format!("/proc/self/task/{}", named.thread)).exists() {
             std::thread::yield_now();
         }
@@ -189,8 +189,8 @@ mod tests {
         assert_eq!(thread.ran(), RunTime::default(), "once");
     }
 
-    /// A shell whose child's thread executes a program, once it is told to. Checks that the thread gives the priority back,
-    /// after `before` with the shell.
+    /// A shell whose child's thread executes a program, once a line is sent to it. Checks that the thread's priority ends,
+    /// where `before` is called with the shell first.
     fn check_exec(before: impl FnOnce(&mut std::process::Child)) {
         const SCRIPT: &str = "exec 3<&0; python3 -c \"$0\" <&3 & echo $!; wait";
         const PROGRAM: &str = "import os, threading, time\n\
@@ -211,8 +211,8 @@ mod tests {
             .unwrap();
         let mut input = shell.stdin.take().unwrap();
         let mut line = String::new();
-        let mut said = std::io::BufReader::new(shell.stdout.take().unwrap());
-        said.read_line(&mut line).unwrap();
+        let mut output = std::io::BufReader::new(shell.stdout.take().unwrap());
+        output.read_line(&mut line).unwrap();
         let (leader, pid) = (Pid::from_child(&shell), line.trim().parse().unwrap());
         let pid = Pid::from_raw(pid).unwrap();
         let other = || {
@@ -246,12 +246,12 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_executes_a_program_gives_the_priority_back() {
+    fn a_thread_that_executes_a_program_loses_the_priority() {
         check_exec(|_| {});
     }
 
     #[test]
-    fn a_thread_that_executes_a_program_after_its_leader_has_ended_gives_the_priority_back() {
+    fn a_thread_that_executes_a_program_after_its_leader_has_ended_loses_the_priority() {
         check_exec(|leader| {
             leader.kill().unwrap();
             leader.wait().unwrap();
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_of_another_process_gets_nothing() {
+    fn a_thread_of_another_process_is_lent_no_priority() {
         let mut child = std::process::Command::new("sleep")
             .arg("100")
             .spawn()

@@ -3,7 +3,7 @@
 //! Rule: a process that has not ended keeps its frames. One that waits in the kernel for a device or a file system,
 //! uninterruptibly, ends after that wait, and its memory is resident until then.
 
-use super::{SHORT, TenantCgroup};
+use super::{RETRY_PAUSE, TenantCgroup};
 use host::process_tree::{self, release_memory};
 use host::procfs;
 use rustix::fd::OwnedFd;
@@ -13,34 +13,35 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::time::{Duration, Instant};
 
-/// How often a killed tenant is polled until its memory has come back.
-const LOOK: Duration = Duration::from_millis(1);
+/// How often a killed tenant is polled until its memory is freed.
+const POLL_INTERVAL: Duration = Duration::from_millis(1);
 
-/// Killed processes that are held at a time: with all of a large tenant's held the daemon would have no descriptor left.
-const MOST_HELD: usize = 32;
+/// The most killed processes that are held by a pidfd at a time: with pidfds of all processes of a large tenant the
+/// daemon would have no descriptor left.
+const MAX_HELD: usize = 32;
 
-/// Processes that one line of the log names.
-const MOST_NAMED: usize = 8;
+/// The most processes that one line of the log names.
+const MAX_NAMED: usize = 8;
 
-/// Kills a tenant's processes and waits until each is done with, by `enough` or by its end, however long the kernel
-/// keeps one. Processes that cannot be read of may live. Logs once what it still waits for after `usual`. Returns how
-/// many processes there were.
+/// Kills a tenant's processes and waits until each has ended or `is_enough` is true of it, however long the kernel
+/// keeps a process. Processes of which nothing can be read may still run. After `usual`, logs once the processes that
+/// it still waits for. Returns how many processes there were.
 pub(super) fn kill_until(
     group: &TenantCgroup,
     usual: Duration,
-    enough: impl Fn(Pid) -> io::Result<bool>,
+    is_enough: impl Fn(Pid) -> io::Result<bool>,
 ) -> usize {
     let begin = Instant::now();
     let mut killer = ProcessKiller::default();
     let (mut was_unknown, mut was_late) = (false, false);
     let leader = group.leader.as_raw_nonzero();
     loop {
-        match killer.run_round(group, &enough) {
+        match killer.run_round(group, &is_enough) {
             Ok(left) if left.is_empty() => return killer.killed.len(),
-            Ok(_) if begin.elapsed() <= usual => std::thread::sleep(LOOK),
+            Ok(_) if begin.elapsed() <= usual => std::thread::sleep(POLL_INTERVAL),
             Ok(left) => {
                 if !std::mem::replace(&mut was_late, true) {
-                    let named = left.iter().take(MOST_NAMED).map(Pid::to_string);
+                    let named = left.iter().take(MAX_NAMED).map(Pid::to_string);
                     tracing::warn!(
                         "{} killed processes of a tenant (the first was process {leader}) have not ended: {}; what the \
                          tenant has stays taken until they have. /proc/PID/stack shows what in the kernel each waits for",
@@ -48,7 +49,7 @@ pub(super) fn kill_until(
                         named.collect::<Vec<_>>().join(", ")
                     );
                 }
-                std::thread::sleep(SHORT);
+                std::thread::sleep(RETRY_PAUSE);
             }
             Err(why) => {
                 if !std::mem::replace(&mut was_unknown, true) {
@@ -57,34 +58,34 @@ pub(super) fn kill_until(
                          frames are free once they can be, and have ended"
                     );
                 }
-                // What is short may be what these take.
+                // The pidfds that are held may be the descriptors that are lacking.
                 killer.held.clear();
-                std::thread::sleep(SHORT);
+                std::thread::sleep(RETRY_PAUSE);
             }
         }
     }
 }
 
-/// The end of a tenant's processes, in rounds.
+/// Kills a tenant's processes, in rounds.
 #[derive(Default)]
 struct ProcessKiller {
-    /// Those whose memory is being freed.
+    /// Processes whose memory is being freed.
     held: Vec<(Pid, OwnedFd)>,
-    /// All that there were.
+    /// All processes that there were.
     killed: HashSet<Pid>,
 }
 
 impl ProcessKiller {
-    /// Kills the processes there are. Returns those that are not done with; an error where that is not known.
+    /// Kills the present processes. Returns those that have neither ended nor freed enough memory; an error where that is not known.
     fn run_round(
         &mut self,
         group: &TenantCgroup,
-        enough: impl Fn(Pid) -> io::Result<bool>,
+        is_enough: impl Fn(Pid) -> io::Result<bool>,
     ) -> io::Result<Vec<Pid>> {
-        // Before the processes' descriptors, which may be the last that are free.
+        // Opened before the pidfds, which may take the last descriptors that are free.
         let kill = group.path.as_ref().map(|path| path.join("cgroup.kill"));
         let kill = kill.and_then(|path| File::options().write(true).open(path).ok());
-        let short = self.hold(group);
+        let lack = self.hold(group);
         let at_once = kill.is_some_and(|mut kill| kill.write_all(b"1").is_ok());
         for (_, fd) in &self.held {
             if !at_once {
@@ -94,30 +95,30 @@ impl ProcessKiller {
         }
         let mut left = Vec::new();
         for pid in group.try_processes()? {
-            if !has_ended(pid)? && !enough(pid)? {
+            if !has_ended(pid)? && !is_enough(pid)? {
                 left.push(pid);
             }
         }
-        match short {
+        match lack {
             Err(why) if !at_once && !left.is_empty() => Err(why),
             _ => Ok(left),
         }
     }
 
-    /// Holds processes before they are killed: their memory is freed through these.
+    /// Opens pidfds of processes before they are killed: their memory is freed through these.
     fn hold(&mut self, group: &TenantCgroup) -> io::Result<()> {
         self.held
             .retain(|(pid, _)| !has_ended(*pid).unwrap_or(false));
         let (mut new, mut held) = (Vec::new(), Ok(()));
         for pid in group.try_processes()? {
             let is_known = self.held.iter().any(|(known, _)| *known == pid);
-            if is_known || self.held.len() + new.len() == MOST_HELD {
+            if is_known || self.held.len() + new.len() == MAX_HELD {
                 continue;
             }
             match pidfd_open(pid, PidfdFlags::empty()).map_err(io::Error::from) {
                 Ok(fd) => new.push((pid, fd)),
                 Err(why) if procfs::is_shortage(&why) => {
-                    // Some, and what it takes to read of them.
+                    // Keeps two descriptors free, which reading the processes takes.
                     new.truncate(new.len().saturating_sub(2));
                     held = Err(why);
                     break;
@@ -125,7 +126,7 @@ impl ProcessKiller {
                 Err(_) => {}
             }
         }
-        // A number may have become another's before it was held.
+        // A pid may have been reused before its pidfd was opened.
         let still = group.try_processes()?;
         new.retain(|(pid, _)| still.contains(pid));
         self.killed.extend(still);
@@ -134,7 +135,7 @@ impl ProcessKiller {
     }
 }
 
-/// Returns true if a process has ended; an error where there was nothing to find it out by.
+/// Returns true if a process has ended; an error where a descriptor is lacking to find that out.
 fn has_ended(pid: Pid) -> io::Result<bool> {
     match process_tree::ProcStat::read(pid) {
         Ok(stat) => Ok(stat.is_none_or(|stat| stat.is_dead())),

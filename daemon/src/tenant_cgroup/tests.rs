@@ -1,11 +1,11 @@
-//! Groups of real processes.
+//! Control groups of real processes.
 
 use super::*;
 use rustix::process::Signal;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-const LOOK: Duration = Duration::from_millis(1);
+const POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 /// A shell that is in its group before it starts anything.
 fn group_of(script: &str) -> (CgroupRoot, TenantCgroup, std::process::Child) {
@@ -17,7 +17,7 @@ fn group_of(script: &str) -> (CgroupRoot, TenantCgroup, std::process::Child) {
         .spawn()
         .unwrap();
     let pid = Pid::from_child(&child);
-    let group = groups.take_in(pid, process_tree::process(pid).start, child.id());
+    let group = groups.create_entered(pid, process_tree::process(pid).start, child.id());
     let mut stdin = child.stdin.take().unwrap();
     std::io::Write::write_all(&mut stdin, b"go\n").unwrap();
     (groups, group, child)
@@ -51,11 +51,11 @@ fn processes_that_share_memory_count_once() {
 }
 
 #[test]
-fn a_tenant_dies_with_all_that_it_started() {
+fn a_tenant_is_killed_with_all_processes_that_it_started() {
     let (_groups, group, mut child) = group_of("(sleep 20 & sleep 20) & sleep 20");
     let begin = Instant::now();
     while group.processes().len() < 4 && begin.elapsed() < Duration::from_secs(5) {
-        std::thread::sleep(LOOK);
+        std::thread::sleep(POLL_INTERVAL);
     }
     let there = group.processes();
     assert_eq!(there.len(), 4);
@@ -64,14 +64,14 @@ fn a_tenant_dies_with_all_that_it_started() {
             && group.resident(0).unwrap() > 0
             && group.resident_exactly(0).unwrap() > 0
     );
-    // Each has some 100 KiB once it executes its program. What the others leave of their allowance is not one's.
+    // Each process has some 100 KiB once it executes its program. The unused allowance of the others does not count for one.
     let own = |pid: &Pid| procfs::anonymous(*pid).unwrap().unwrap();
     let exceeds = || {
         let most = there.iter().map(own).max().unwrap();
         (1024..=4 * 1024).contains(&group.resident(most - 1024).unwrap())
     };
     while !exceeds() && begin.elapsed() < Duration::from_secs(10) {
-        std::thread::sleep(LOOK);
+        std::thread::sleep(POLL_INTERVAL);
     }
     assert!(exceeds());
     std::thread::scope(|scope| {
@@ -85,7 +85,7 @@ fn a_tenant_dies_with_all_that_it_started() {
 }
 
 #[test]
-fn without_a_group_those_that_the_leader_leaves_behind_are_the_tenants_still() {
+fn without_a_group_processes_that_outlive_the_leader_stay_the_tenants() {
     let groups = CgroupRoot {
         root: None,
         protects: false,
@@ -96,10 +96,10 @@ fn without_a_group_those_that_the_leader_leaves_behind_are_the_tenants_still() {
         .spawn()
         .unwrap();
     let pid = Pid::from_child(&child);
-    let group = groups.take_in(pid, process_tree::process(pid).start, 1);
+    let group = groups.create_entered(pid, process_tree::process(pid).start, 1);
     let begin = Instant::now();
     while group.processes().len() < 3 && begin.elapsed() < Duration::from_secs(20) {
-        std::thread::sleep(LOOK);
+        std::thread::sleep(POLL_INTERVAL);
     }
     let there = group.processes();
     assert_eq!(there.len(), 3);
@@ -114,13 +114,16 @@ fn without_a_group_those_that_the_leader_leaves_behind_are_the_tenants_still() {
 }
 
 #[test]
-fn a_tenant_that_cannot_be_read_of_is_killed_when_it_can() {
+fn a_tenant_whose_processes_cannot_be_read_is_killed_once_they_can() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     const LIMITED: &str = "SELFPAGE_TEST_LIMITED";
     if std::env::var_os(LIMITED).is_none() {
-        // The limit is of all threads.
+        // The limit applies to all threads.
         let limited = Command::new(std::env::current_exe().unwrap())
-            .args(["cannot_be_read_of", "--test-threads=1"])
+            .args([
+                "a_tenant_whose_processes_cannot_be_read",
+                "--test-threads=1",
+            ])
             .env(LIMITED, "1")
             .output()
             .unwrap();
@@ -129,7 +132,7 @@ fn a_tenant_that_cannot_be_read_of_is_killed_when_it_can() {
     let (_groups, group, mut child) = group_of("sleep 20 & sleep 20");
     let begin = Instant::now();
     while group.processes().len() < 3 && begin.elapsed() < Duration::from_secs(20) {
-        std::thread::sleep(LOOK);
+        std::thread::sleep(POLL_INTERVAL);
     }
     let there = group.processes();
     let before = getrlimit(Resource::Nofile);
@@ -140,22 +143,23 @@ fn a_tenant_that_cannot_be_read_of_is_killed_when_it_can() {
     std::thread::scope(|scope| {
         let kill = scope.spawn(|| group.kill_and_await_exit(Duration::ZERO));
         let begin = Instant::now();
-        while !kill.is_finished() && begin.elapsed() < 3 * SHORT {
-            std::thread::sleep(LOOK);
+        while !kill.is_finished() && begin.elapsed() < 3 * RETRY_PAUSE {
+            std::thread::sleep(POLL_INTERVAL);
         }
         assert!(!kill.is_finished());
         setrlimit(Resource::Nofile, before).unwrap();
         scope.spawn(|| child.wait());
         while !kill.is_finished() {
-            std::thread::sleep(LOOK);
+            std::thread::sleep(POLL_INTERVAL);
         }
     });
     let begin = Instant::now();
-    let lives = |pid: &&Pid| process_tree::ProcStat::of(**pid).is_some_and(|stat| !stat.is_dead());
-    while there.iter().filter(lives).count() > 0 && begin.elapsed() < Duration::from_secs(20) {
-        std::thread::sleep(LOOK);
+    let is_alive =
+        |pid: &&Pid| process_tree::ProcStat::of(**pid).is_some_and(|stat| !stat.is_dead());
+    while there.iter().filter(is_alive).count() > 0 && begin.elapsed() < Duration::from_secs(20) {
+        std::thread::sleep(POLL_INTERVAL);
     }
-    assert_eq!((there.len(), there.iter().filter(lives).count()), (3, 0));
+    assert_eq!((there.len(), there.iter().filter(is_alive).count()), (3, 0));
     group.remove();
 }
 
@@ -163,7 +167,7 @@ fn a_tenant_that_cannot_be_read_of_is_killed_when_it_can() {
 struct FrozenMount(tempfile::TempDir);
 
 impl FrozenMount {
-    /// None where this process may not mount any.
+    /// `None` where this process may not mount a file system.
     fn new() -> Option<Self> {
         let folder = tempfile::tempdir().unwrap();
         let image = folder.path().join("image");
@@ -202,7 +206,7 @@ fn run(program: &str, args: &[&str]) -> bool {
 }
 
 #[test]
-fn a_process_that_the_kernel_keeps_is_not_gone_until_it_lets_it_go() {
+fn a_process_that_the_kernel_keeps_is_awaited_until_it_ends() {
     let Some(mount) = FrozenMount::new() else {
         return println!("SKIPPED: no file system can be mounted and frozen here");
     };
@@ -212,14 +216,14 @@ fn a_process_that_the_kernel_keeps_is_not_gone_until_it_lets_it_go() {
     let begin = Instant::now();
     let waits = || process_tree::ProcStat::of(pid).is_some_and(|stat| stat.state == b'D');
     while !waits() && begin.elapsed() < Duration::from_secs(20) {
-        std::thread::sleep(LOOK);
+        std::thread::sleep(POLL_INTERVAL);
     }
     assert!(waits());
     std::thread::scope(|scope| {
         let kill = scope.spawn(|| group.kill_and_await_exit(Duration::ZERO));
         let begin = Instant::now();
-        while !kill.is_finished() && begin.elapsed() < 3 * SHORT {
-            std::thread::sleep(LOOK);
+        while !kill.is_finished() && begin.elapsed() < 3 * RETRY_PAUSE {
+            std::thread::sleep(POLL_INTERVAL);
         }
         let was_gone = kill.is_finished();
         mount.thaw();

@@ -17,9 +17,9 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 use tenant::ContractRequest;
 
-/// Messages after which the test is told how many there were.
+/// Messages after each of which the process counts them for the test.
 const BATCH: u64 = 500;
-/// Messages of one process.
+/// Messages that one process sends.
 const MESSAGES: u64 = 25_000;
 
 pub struct Rng(pub u64);
@@ -41,7 +41,7 @@ pub fn connect(path: &Path) -> OwnedFd {
     try_connect(path).unwrap()
 }
 
-/// A connection, where there is a daemon.
+/// Connects; `None` where no daemon listens.
 pub fn try_connect(path: &Path) -> Option<OwnedFd> {
     let (unix, packets) = (AddressFamily::UNIX, SocketType::SEQPACKET);
     let socket = rustix::net::socket_with(unix, packets, SocketFlags::CLOEXEC, None).ok()?;
@@ -53,12 +53,12 @@ fn send(to: &OwnedFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> bool {
     seqpacket::send(to, bytes, fds, SendFlags::DONTWAIT).is_ok()
 }
 
-pub fn ask(to: &OwnedFd, ask: &TenantRequest, fds: &[BorrowedFd<'_>]) -> bool {
-    send(to, &encode(ask).unwrap(), fds)
+pub fn send_request(to: &OwnedFd, request: &TenantRequest, fds: &[BorrowedFd<'_>]) -> bool {
+    send(to, &encode(request).unwrap(), fds)
 }
 
-/// What a tenant wants, by the texts of its terms, with so many MiB of swap.
-pub fn wanted(name: &str, frames: &str, disk: &str, swap: u64) -> ContractRequest {
+/// A request for a contract with terms given as texts, and `swap` MiB of swap.
+pub fn contract_request(name: &str, frames: &str, disk: &str, swap: u64) -> ContractRequest {
     ContractRequest {
         name: name.into(),
         frames: Some(frames.parse().unwrap()),
@@ -68,15 +68,15 @@ pub fn wanted(name: &str, frames: &str, disk: &str, swap: u64) -> ContractReques
     }
 }
 
-/// The request of a tenant that wants it.
-pub fn join(resume_token: ResumeToken, wanted: ContractRequest) -> TenantRequest {
+/// The message that requests a contract.
+pub fn join(resume_token: ResumeToken, request: ContractRequest) -> TenantRequest {
     let ContractRequest {
         name,
         frames,
         disk,
         swap,
         place,
-    } = wanted;
+    } = request;
     TenantRequest::Join {
         resume_token,
         name,
@@ -87,14 +87,14 @@ pub fn join(resume_token: ResumeToken, wanted: ContractRequest) -> TenantRequest
     }
 }
 
-pub fn hear(from: &OwnedFd) -> Option<(DaemonEvent, Vec<OwnedFd>)> {
+pub fn receive_event(from: &OwnedFd) -> Option<(DaemonEvent, Vec<OwnedFd>)> {
     let message = seqpacket::receive(from, RecvFlags::empty()).ok()?;
-    let say = decode(message.as_slice())?;
-    Some((say, message.fds.into_iter().flatten().collect()))
+    let event = decode(message.as_slice())?;
+    Some((event, message.fds.into_iter().flatten().collect()))
 }
 
-/// Descriptors of many kinds, none of them what it is asked for.
-fn wrong() -> Vec<OwnedFd> {
+/// Descriptors of many kinds, none of a kind that the daemon expects.
+fn unexpected_descriptors() -> Vec<OwnedFd> {
     let open = |path: &str| std::fs::File::open(path).unwrap().into();
     let memory = |size, flags| {
         let fd = memfd_create("x", flags).unwrap();
@@ -125,8 +125,8 @@ fn wrong() -> Vec<OwnedFd> {
     ]
 }
 
-/// One of all messages there are, with nothing in it that could be granted.
-fn any_ask(rng: &mut Rng) -> TenantRequest {
+/// A request of any kind, with terms that cannot be granted.
+fn any_request(rng: &mut Rng) -> TenantRequest {
     let number = rng.next() as u32;
     let disk = "1ms/250ms".parse().unwrap();
     match rng.below(12) {
@@ -175,10 +175,10 @@ fn any_ask(rng: &mut Rng) -> TenantRequest {
 /// descriptors.
 pub fn fuzz(path: &Path, seed: u64) {
     let mut rng = Rng(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
-    let wrong = wrong();
+    let unexpected_descriptors = unexpected_descriptors();
     let mut connection = connect(path);
     for n in 1..=MESSAGES {
-        let mut bytes = encode(&any_ask(&mut rng)).unwrap();
+        let mut bytes = encode(&any_request(&mut rng)).unwrap();
         match rng.below(8) {
             0 => bytes = (0..rng.below(1500)).map(|_| rng.next() as u8).collect(),
             1 => bytes.truncate(rng.below(bytes.len() + 1)),
@@ -195,7 +195,7 @@ pub fn fuzz(path: &Path, seed: u64) {
             _ => 0,
         };
         let fds: Vec<_> = (0..fds)
-            .map(|_| wrong[rng.below(wrong.len())].as_fd())
+            .map(|_| unexpected_descriptors[rng.below(unexpected_descriptors.len())].as_fd())
             .collect();
         let sent = match fds.len() <= 16 {
             true => send(&connection, &bytes, &fds),
@@ -211,7 +211,7 @@ pub fn fuzz(path: &Path, seed: u64) {
     }
 }
 
-/// With more descriptors than any of our messages has.
+/// Sends a message with more descriptors than any message of the protocol has.
 fn send_many(to: &OwnedFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> bool {
     use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, sendmsg};
     let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(253))];
@@ -221,35 +221,35 @@ fn send_many(to: &OwnedFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> bool {
     sendmsg(to, &[rustix::io::IoSlice::new(bytes)], &mut control, flags).is_ok()
 }
 
-/// A tenant that writes anything into its ledger and its channels, rings without end, and
-/// answers what it did not do. It is killed for it, or ends.
+/// A tenant that writes random values into its ledger and its channels, rings its bells without end, and
+/// reports revocations as done that it did not do. The daemon kills it for that, or it ends.
 pub fn scribble(path: &Path, seed: u64) {
     let mut rng = Rng(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
     let connection = connect(path);
-    let wanted = wanted("scribbler", "1M+8M", "10ms/250ms", 4);
-    let join = join(ResumeToken::draw().unwrap(), wanted);
-    // A user who was disconnected lately has to wait a little.
+    let request = contract_request("scribbler", "1M+8M", "10ms/250ms", 4);
+    let join = join(ResumeToken::draw().unwrap(), request);
+    // A user's rate of changes is limited, so one who was disconnected lately has to wait a little.
     let (terms, bells) = loop {
-        ask(&connection, &join, &[]);
-        if let Some((DaemonEvent::Admitted { terms, .. }, bells)) = hear(&connection) {
+        send_request(&connection, &join, &[]);
+        if let Some((DaemonEvent::Admitted { terms, .. }, bells)) = receive_event(&connection) {
             break (terms, bells);
         }
         std::thread::sleep(Duration::from_millis(100));
     };
     let (_ledger, fd) = frames::Ledger::create_limited(terms.frames.x, 0, 4).unwrap();
-    ask(&connection, &TenantRequest::Ledger, &[fd.as_fd()]);
-    hear(&connection);
+    send_request(&connection, &TenantRequest::Ledger, &[fd.as_fd()]);
+    receive_event(&connection);
     let ledger = wired::WiredMemory::attach(&fd, 4096).unwrap();
     let mut memories = Vec::new();
     for cookie in 0..4 {
-        ask(&connection, &TenantRequest::Open { depth: 8, cookie }, &[]);
-        let Some((DaemonEvent::Opened { .. }, ends)) = hear(&connection) else {
+        send_request(&connection, &TenantRequest::Open { depth: 8, cookie }, &[]);
+        let Some((DaemonEvent::Opened { .. }, ends)) = receive_event(&connection) else {
             return;
         };
         memories.push(ends);
     }
-    // One asks beyond the end of its file first, as it may.
-    beyond(&bells[0], &memories[0]);
+    // First, one channel requests pages beyond the end of the swap file, which the protocol permits.
+    read_beyond_end(&bells[0], &memories[0]);
     let size = |fd: &OwnedFd| rustix::fs::fstat(fd).unwrap().st_size as usize;
     let regions: Vec<_> = memories
         .iter()
@@ -271,14 +271,14 @@ pub fn scribble(path: &Path, seed: u64) {
             let _ = rustix::io::write(bell, &1u64.to_ne_bytes());
         }
         let round = rng.next();
-        ask(&connection, &TenantRequest::RevocationDone { round }, &[]);
-        ask(&connection, &TenantRequest::Close(rng.below(8) as u32), &[]);
+        send_request(&connection, &TenantRequest::RevocationDone { round }, &[]);
+        send_request(&connection, &TenantRequest::Close(rng.below(8) as u32), &[]);
         while seqpacket::receive(&connection, RecvFlags::DONTWAIT).is_ok_and(|m| m.len > 0) {}
     }
 }
 
-/// Asks for pages that the swap file does not have.
-fn beyond(doorbell: &OwnedFd, ends: &[OwnedFd]) {
+/// Requests pages that the swap file does not have, and checks that the requests fail.
+fn read_beyond_end(doorbell: &OwnedFd, ends: &[OwnedFd]) {
     let own = |fd: &OwnedFd| rustix::io::fcntl_dupfd_cloexec(fd, 0).unwrap();
     let mut client = ChannelClient::attach(own(&ends[0]), own(doorbell), own(&ends[1])).unwrap();
     let mut page = vec![0u8; 4096];
@@ -287,14 +287,14 @@ fn beyond(doorbell: &OwnedFd, ends: &[OwnedFd]) {
         len: page.len(),
     };
     for offset in [4 << 20, 1 << 40] {
-        // SAFETY: the page stays until the request is over.
+        // SAFETY: the page stays until the request is completed.
         unsafe { client.begin(0, true, &[piece], offset) };
         client.flush();
         assert!(client.reap(true).unwrap().1 < 0);
     }
 }
 
-/// Connects ten thousand times, and keeps what it may.
+/// Connects ten thousand times, and keeps up to a thousand of the connections.
 pub fn crowd(path: &Path) {
     let mut kept = Vec::new();
     for n in 0..10_000 {
@@ -305,11 +305,11 @@ pub fn crowd(path: &Path) {
     }
 }
 
-/// Asks and never reads.
-pub fn deaf(path: &Path) {
+/// Sends requests and never reads.
+pub fn never_read(path: &Path) {
     let connections: Vec<_> = (0..16).map(|_| connect(path)).collect();
     for n in 0..20_000 {
-        ask(
+        send_request(
             &connections[n % connections.len()],
             &TenantRequest::List,
             &[],
@@ -317,7 +317,7 @@ pub fn deaf(path: &Path) {
     }
 }
 
-/// Sends connections whose closing waits for an hour: in a message, and in one too many.
+/// Sends sockets whose close blocks for an hour: in messages of the protocol, and in one with too many descriptors.
 pub fn linger(path: &Path) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let full = || -> OwnedFd {
@@ -326,47 +326,47 @@ pub fn linger(path: &Path) {
         let mut stream_ref = &stream;
         while std::io::Write::write(&mut stream_ref, &[0; 65536]).is_ok() {}
         sockopt::set_socket_linger(&stream, Some(Duration::from_secs(3600))).unwrap();
-        // Where closing waits only if it may.
+        // Closing a nonblocking socket would not wait.
         stream.set_nonblocking(false).unwrap();
         stream.into()
     };
     let connection = connect(path);
     for _ in 0..3 {
         let last = full();
-        ask(&connection, &TenantRequest::List, &[last.as_fd()]);
+        send_request(&connection, &TenantRequest::List, &[last.as_fd()]);
         drop_elsewhere(last);
     }
     let last = full();
     send_many(&connection, b"x", &[last.as_fd(); 253]);
     drop_elsewhere(last);
     let last = full();
-    ask(&connection, &TenantRequest::List, &[last.as_fd()]);
+    send_request(&connection, &TenantRequest::List, &[last.as_fd()]);
     drop_elsewhere(last);
     drop(connection);
-    let waits = Instant::now();
-    // Whether the daemon still hears: from a connection of its own.
+    let begin = Instant::now();
+    // The daemon still has to serve another connection.
     let other = connect(path);
-    ask(&other, &TenantRequest::List, &[]);
-    assert!(hear(&other).is_some());
-    count(waits.elapsed().as_millis() as u64);
-    // SAFETY: ends at once, without closing what would wait.
+    send_request(&other, &TenantRequest::List, &[]);
+    assert!(receive_event(&other).is_some());
+    count(begin.elapsed().as_millis() as u64);
+    // SAFETY: ends the process at once, without the destructors that would close the blocking sockets.
     unsafe { libc::_exit(0) };
 }
 
-/// Closes without waiting here.
+/// Closes a descriptor in another thread.
 fn drop_elsewhere(fd: OwnedFd) {
     std::thread::spawn(move || drop(fd));
 }
 
-/// Asks for all frames and nearly all of the disk; tells 1 if it has them.
+/// Requests all frames and nearly all of the disk, and counts 1 once it is admitted.
 pub fn whole(path: &Path) {
     let begin = Instant::now();
     while begin.elapsed() < Duration::from_secs(60) {
         let connection = connect(path);
-        let wanted = wanted("whole", "64M", "10ms/250ms", 96);
-        let join = join(ResumeToken::draw().unwrap(), wanted);
-        ask(&connection, &join, &[]);
-        if let Some((DaemonEvent::Admitted { .. }, _)) = hear(&connection) {
+        let request = contract_request("whole", "64M", "10ms/250ms", 96);
+        let join = join(ResumeToken::draw().unwrap(), request);
+        send_request(&connection, &join, &[]);
+        if let Some((DaemonEvent::Admitted { .. }, _)) = receive_event(&connection) {
             return count(1);
         }
         std::thread::sleep(Duration::from_millis(200));

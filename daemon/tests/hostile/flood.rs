@@ -1,6 +1,8 @@
-//! Strangers that keep the daemon busy, beside tenants that frames are asked back from.
+//! Unidentified peers that keep the daemon busy, beside tenants whose frames are revoked.
 
-use crate::attacks::{Rng, ask, connect, hear, join, try_connect, wanted};
+use crate::attacks::{
+    Rng, connect, contract_request, join, receive_event, send_request, try_connect,
+};
 use crate::role::count;
 use frames::{Contract, Ledger};
 use protocol::{DaemonEvent, ResumeToken, TenantRequest};
@@ -9,9 +11,9 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 use tenant::{LinkedTenant, RevocationPolicy};
 
-/// Connections of one flood, and what each sends.
+/// Connections of one flood, and requests that each sends.
 const CONNECTIONS: usize = 400;
-const QUESTIONS: usize = 8;
+const REQUESTS: usize = 8;
 
 fn wait_for(go: &Path) {
     let begin = Instant::now();
@@ -21,41 +23,44 @@ fn wait_for(go: &Path) {
     }
 }
 
-/// Asks on many connections, when it may.
+/// Sends requests on many connections, once the file `go` exists.
 pub fn flood(path: &Path, go: &Path) {
     let connections: Vec<_> = (0..CONNECTIONS).map(|_| connect(path)).collect();
-    // The last was let in when this is answered.
-    ask(&connections[CONNECTIONS - 1], &TenantRequest::List, &[]);
-    hear(&connections[CONNECTIONS - 1]);
+    // The last connection is accepted when this is answered.
+    send_request(&connections[CONNECTIONS - 1], &TenantRequest::List, &[]);
+    receive_event(&connections[CONNECTIONS - 1]);
     count(1);
     wait_for(go);
     for connection in &connections {
-        for _ in 0..QUESTIONS {
-            ask(connection, &TenantRequest::List, &[]);
+        for _ in 0..REQUESTS {
+            send_request(connection, &TenantRequest::List, &[]);
         }
     }
     count(1);
     // Each of the others is answered in the end.
     for connection in &connections[..CONNECTIONS - 1] {
-        assert!(hear(connection).is_some());
+        assert!(receive_event(connection).is_some());
     }
 }
 
 fn enter(connection: &OwnedFd) -> Ledger {
-    let wanted = wanted("answers", "1M+47M", "100ms/250ms", 4);
-    let join = join(ResumeToken::draw().unwrap(), wanted);
-    ask(connection, &join, &[]);
-    let Some((DaemonEvent::Admitted { terms, .. }, bells)) = hear(connection) else {
+    let request = contract_request("answers", "1M+47M", "100ms/250ms", 4);
+    let join = join(ResumeToken::draw().unwrap(), request);
+    send_request(connection, &join, &[]);
+    let Some((DaemonEvent::Admitted { terms, .. }, bells)) = receive_event(connection) else {
         panic!("no contract");
     };
     let (ledger, fd) = Ledger::create_limited(terms.frames.x, 0, 4).unwrap();
     ledger.set_bell(rustix::io::fcntl_dupfd_cloexec(&bells[1], 0).unwrap());
-    ask(connection, &TenantRequest::Ledger, &[fd.as_fd()]);
-    assert!(matches!(hear(connection), Some((DaemonEvent::Started, _))));
+    send_request(connection, &TenantRequest::Ledger, &[fd.as_fd()]);
+    assert!(matches!(
+        receive_event(connection),
+        Some((DaemonEvent::Started, _))
+    ));
     ledger
 }
 
-/// A tenant that owns most frames and gives them back when it is asked and may.
+/// A tenant that owns most frames, and gives them back after a revocation, once the file `go` exists.
 pub fn answers(path: &Path, go: &Path) {
     let connection = connect(path);
     let ledger = enter(&connection);
@@ -72,49 +77,49 @@ pub fn answers(path: &Path, go: &Path) {
     }
     count(1);
     let round = loop {
-        if let Some((DaemonEvent::Revoke { round, .. }, _)) = hear(&connection) {
+        if let Some((DaemonEvent::Revoke { round, .. }, _)) = receive_event(&connection) {
             break round;
         }
     };
     count(1);
     wait_for(go);
-    // Behind the strangers.
+    // So that its answer is behind the requests of the flood.
     std::thread::sleep(Duration::from_millis(300));
     ledger.retire(id);
-    ask(&connection, &TenantRequest::RevocationDone { round }, &[]);
+    send_request(&connection, &TenantRequest::RevocationDone { round }, &[]);
     count(1);
     // It still has its contract.
-    ask(&connection, &TenantRequest::Capacity, &[]);
+    send_request(&connection, &TenantRequest::Capacity, &[]);
     while !matches!(
-        hear(&connection).expect("it is disconnected").0,
+        receive_event(&connection).expect("it is disconnected").0,
         DaemonEvent::Capacity(_)
     ) {}
     count(1);
-    // Until the other has what it was promised.
+    // Until the other tenant has its guarantee.
     std::thread::sleep(Duration::from_millis(500));
 }
 
-/// A tenant that wants all of its guarantee at once.
+/// A tenant that requests all of its guarantee at once.
 pub fn needs(path: &Path) {
-    let wanted = wanted("needs", "40M", "10ms/250ms", 4);
-    let manners = RevocationPolicy {
+    let request = contract_request("needs", "40M", "10ms/250ms", 4);
+    let policy = RevocationPolicy {
         eager: true,
         ..RevocationPolicy::default()
     };
-    let (_tenant, share) = LinkedTenant::join_with(path, &wanted, manners).unwrap();
+    let (_tenant, resources) = LinkedTenant::join_with(path, &request, policy).unwrap();
     let begin = Instant::now();
-    while share.ledger.limit() < 10_240 {
+    while resources.ledger.limit() < 10_240 {
         assert!(
             begin.elapsed() < Duration::from_secs(60),
             "{}",
-            share.ledger.limit()
+            resources.ledger.limit()
         );
         std::thread::sleep(Duration::from_millis(2));
     }
     count(1);
 }
 
-/// Connections that come, ask and go as fast as they can, some of them without a word.
+/// Connects, sends requests and disconnects as fast as it can, on some connections without any request.
 pub fn storm(path: &Path, seed: u64) {
     let mut rng = Rng(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
     let begin = Instant::now();
@@ -124,7 +129,7 @@ pub fn storm(path: &Path, seed: u64) {
             continue;
         };
         for _ in 0..rng.below(20) {
-            ask(&connection, &TenantRequest::List, &[]);
+            send_request(&connection, &TenantRequest::List, &[]);
         }
         if rng.below(2) == 0 && kept.len() < 900 {
             kept.push(connection);

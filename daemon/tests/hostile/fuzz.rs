@@ -1,10 +1,10 @@
-//! Everything hostile at once, beside two honest programs that page, for as long as it is told.
+//! All hostile roles at once, beside two honest programs that page, for a given time.
 //!
 //! Rule: honest programs are never ended and never read what they did not write, and whatever
-//! is done to the daemon, the next one serves them. What the hostile do is drawn from a seed,
-//! round after round; how it interleaves is the machine's.
+//! is done to the daemon, the next one serves them. The roles and their data are drawn from a seed,
+//! round after round; how the processes interleave is not.
 
-use crate::attacks::{Rng, wanted};
+use crate::attacks::{Rng, contract_request};
 use crate::machine::Machine;
 use crate::role::Role;
 use host::seqpacket;
@@ -21,22 +21,21 @@ use tenant::{LinkedTenant, RevocationPolicy};
 const PAGE: usize = 4096;
 /// Pages of an honest program; a sixth of them are guaranteed frames.
 const PAGES: usize = 6144;
-/// How long an honest program may make no progress while the test looks: nothing that is done
-/// here lasts so long.
-const HANGS: Duration = Duration::from_secs(60);
-/// The most of it that counts between two looks. A machine on which this process comes late has
-/// the programs and the daemon late, too.
-const BETWEEN_LOOKS: Duration = Duration::from_millis(20);
-/// Users that mean harm; the first has a rule that lets it have contracts.
+/// How long an honest program may make no progress: no event of a round lasts so long.
+const HANG_TIMEOUT: Duration = Duration::from_secs(60);
+/// The most of it that counts between two checks. On a machine that runs this process late, the
+/// programs and the daemon run late, too.
+const MAX_CHECK_GAP: Duration = Duration::from_millis(20);
+/// Users of the hostile processes; a rule lets the first have contracts.
 const USERS: [u32; 3] = [65_534, 65_531, 65_532];
 
-/// What a page holds in a round.
+/// The value in a page's first and last word in a round.
 fn word(round: u64, page: usize) -> u64 {
     (round << 32 | page as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
-/// Writes and reads pages in an order without order, each read compared with what was written
-/// last, and notes how far it is.
+/// Writes and reads pages in random order, each read compared with the value written
+/// last, and writes its progress to a file.
 fn check(base: *mut u8, progress: &Path) -> ! {
     let mut written = vec![0u64; PAGES];
     let mut rng = Rng(0x5eed);
@@ -68,16 +67,16 @@ fn check(base: *mut u8, progress: &Path) -> ! {
 
 /// A linked program under a contract, most of whose frames are lent.
 pub fn pages(socket: &Path, folder: &Path) {
-    let wanted = wanted("honest", "4M+12M", "50ms/250ms,extra", 32);
-    let manners = RevocationPolicy {
+    let request = contract_request("honest", "4M+12M", "50ms/250ms,extra", 32);
+    let policy = RevocationPolicy {
         eager: true,
         ..RevocationPolicy::default()
     };
-    let (_tenant, share) = LinkedTenant::join_with(socket, &wanted, manners).unwrap();
+    let (_tenant, resources) = LinkedTenant::join_with(socket, &request, policy).unwrap();
     let builder = Domain::builder()
-        .frames(share.contract)
-        .ledger(share.ledger)
-        .shared_store(share.store)
+        .frames(resources.contract)
+        .ledger(resources.ledger)
+        .shared_store(resources.store)
         .direct_io(DirectIo::PinnedOnly);
     let domain = builder.build().unwrap();
     let stretch = domain.allocate(PAGES * PAGE).unwrap();
@@ -85,7 +84,7 @@ pub fn pages(socket: &Path, folder: &Path) {
     check(stretch.as_ptr(), &folder.join("linked"));
 }
 
-/// A program that knows nothing of any contract.
+/// A program that is not linked with the pager.
 pub fn plain(folder: &Path) {
     let mut memory = vec![0u8; (PAGES + 1) * PAGE];
     let start = memory.as_mut_ptr();
@@ -95,14 +94,14 @@ pub fn plain(folder: &Path) {
     );
 }
 
-/// Bytes and descriptors for the sockets that the plain program's supervisor listens at.
+/// Sends random bytes and descriptors to the sockets of the plain program's supervisor.
 pub fn supervisor(folder: &Path, seed: u64) {
     let mut rng = Rng(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
     let sockets = std::fs::read_to_string(folder.join("sockets")).unwrap_or_default();
     let names: Vec<_> = sockets.lines().collect();
     let begin = Instant::now();
     while !names.is_empty() && begin.elapsed() < Duration::from_secs(1) {
-        let any = |rng: &mut Rng| reach(names[rng.below(names.len())]);
+        let any = |rng: &mut Rng| connect_abstract(names[rng.below(names.len())]);
         let connections: Vec<_> = (0..64).filter_map(|_| any(&mut rng)).collect();
         for _ in 0..1000 {
             let Some(connection) = connections.get(rng.below(64)) else {
@@ -118,7 +117,7 @@ pub fn supervisor(folder: &Path, seed: u64) {
     }
 }
 
-fn reach(name: &str) -> Option<OwnedFd> {
+fn connect_abstract(name: &str) -> Option<OwnedFd> {
     let (unix, packets) = (AddressFamily::UNIX, SocketType::SEQPACKET);
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::socket_with(unix, packets, flags, None).ok()?;
@@ -139,51 +138,51 @@ fn any_descriptor(rng: &mut Rng) -> OwnedFd {
     }
 }
 
-/// An honest program, and how far it was when it was last looked at.
+/// An honest program, and its progress at the last check.
 struct Program {
     name: &'static str,
     child: Child,
-    noted: String,
+    progress: String,
     /// For how long it has made no progress.
     idle: Duration,
-    /// Whether it has made any since the daemon was started.
+    /// True if it has made progress since the daemon was started.
     is_served: bool,
 }
 
-/// Ends honest programs with the test.
+/// The honest programs, which are killed when this is dropped.
 struct Programs {
     all: Vec<Program>,
-    looked: Instant,
+    checked: Instant,
 }
 
 impl Programs {
-    /// Insists that each lives and gets on.
-    fn get_on(&mut self, machine: &Machine, when: &str) {
-        let passed = self.looked.elapsed().min(BETWEEN_LOOKS);
-        self.looked = Instant::now();
+    /// Checks that each program runs and makes progress.
+    fn check_progress(&mut self, machine: &Machine, when: &str) {
+        let passed = self.checked.elapsed().min(MAX_CHECK_GAP);
+        self.checked = Instant::now();
         for program in &mut self.all {
             let name = program.name;
             let ended = program.child.try_wait().unwrap();
             assert!(
                 ended.is_none(),
                 "{when}: {name} {ended:?}\n{}",
-                machine.told(name)
+                machine.outputs(name)
             );
-            let now = machine.noted(name);
+            let now = machine.progress(name);
             program.idle += passed;
-            if now != program.noted {
-                (program.noted, program.idle, program.is_served) = (now, Duration::ZERO, true);
+            if now != program.progress {
+                (program.progress, program.idle, program.is_served) = (now, Duration::ZERO, true);
             }
             assert!(
-                program.idle < HANGS,
+                program.idle < HANG_TIMEOUT,
                 "{when}: {name} hangs\n{}",
-                machine.told(name)
+                machine.outputs(name)
             );
         }
     }
 
-    /// Kills the daemon and starts another, if both programs have got on under this one: where
-    /// a daemon takes longer to start than a round lasts, there would be none that serves.
+    /// Kills the daemon and starts another, if both programs have made progress under this one: else, where
+    /// a daemon takes longer to start than a round lasts, no daemon would ever serve.
     fn restart(&mut self, machine: &mut Machine) {
         if self.all.iter().all(|program| program.is_served) {
             machine.restart();
@@ -219,26 +218,26 @@ pub fn seconds(text: &str) -> Duration {
 fn start_programs(machine: &mut Machine) -> Programs {
     let mut programs = Programs {
         all: Vec::new(),
-        looked: Instant::now(),
+        checked: Instant::now(),
     };
     let mut start = |name, child: Option<Child>| {
         programs.all.extend(child.map(|child| Program {
             name,
             child,
-            noted: String::new(),
+            progress: String::new(),
             idle: Duration::ZERO,
             is_served: false,
         }));
     };
     start("linked", Some(machine.spawn(Role::Pages, 0, 0, "linked")));
     start("plain", machine.under_contract(Role::Plain, "plain"));
-    let is_there = |machine: &Machine, name| !machine.noted(name).is_empty();
+    let has_begun = |machine: &Machine, name| !machine.progress(name).is_empty();
     while !programs
         .all
         .iter()
-        .all(|program| is_there(machine, program.name))
+        .all(|program| has_begun(machine, program.name))
     {
-        programs.get_on(machine, "at the start");
+        programs.check_progress(machine, "at the start");
         std::thread::sleep(Duration::from_millis(10));
     }
     let plain = programs.all.iter().find(|program| program.name == "plain");
@@ -248,7 +247,7 @@ fn start_programs(machine: &mut Machine) -> Programs {
     programs
 }
 
-/// Rounds of everything until the time is over; how many there were.
+/// Runs rounds until the time is over. Returns how many there were.
 pub fn run(time: Duration, seed: u64) -> u64 {
     let mut machine = Machine::start();
     let mut programs = start_programs(&mut machine);
@@ -257,23 +256,23 @@ pub fn run(time: Duration, seed: u64) -> u64 {
     while rounds == 0 || begin.elapsed() < time {
         rounds += 1;
         let mut hostile = Vec::new();
-        let mut told = Vec::new();
+        let mut roles_of_round = Vec::new();
         for _ in 0..1 + rng.below(4) {
             let roles = [
                 Role::Fuzz,
                 Role::Scribble,
                 Role::Crowd,
-                Role::Deaf,
+                Role::NeverReads,
                 Role::Leaver,
                 Role::Needs,
                 Role::Supervisor,
                 Role::Storm,
             ];
             let (role, user) = (roles[rng.below(roles.len())], USERS[rng.below(USERS.len())]);
-            told.push((role, user));
+            roles_of_round.push((role, user));
             hostile.push(machine.spawn(role, rng.next(), user, "hostile"));
         }
-        // Beside them something happens to the daemon, or to one of them.
+        // Meanwhile the daemon or a hostile process is killed, or the daemon is stopped for a while, or nothing happens.
         let pause = Duration::from_millis(rng.next() % 400);
         std::thread::sleep(pause);
         let event = rng.below(6);
@@ -287,18 +286,18 @@ pub fn run(time: Duration, seed: u64) -> u64 {
             2 => drop(hostile[0].kill()),
             _ => std::thread::sleep(Duration::from_millis(rng.next() % 600)),
         }
-        let when = format!("seed {seed}, round {rounds}, {told:?}, event {event}");
+        let when = format!("seed {seed}, round {rounds}, {roles_of_round:?}, event {event}");
         for mut child in hostile {
             let since = Instant::now();
-            // They end themselves, or are ended with their contracts.
+            // Hostile processes end by themselves, or are killed with their contracts.
             while child.try_wait().unwrap().is_none() && since.elapsed() < Duration::from_secs(1) {
-                programs.get_on(&machine, &when);
+                programs.check_progress(&machine, &when);
                 std::thread::sleep(Duration::from_millis(5));
             }
             let _ = child.kill();
             let _ = child.wait();
         }
-        programs.get_on(&machine, &when);
+        programs.check_progress(&machine, &when);
         machine.descriptors();
         let log = machine.log();
         assert!(!log.contains("panicked"), "{when}\n{log}");

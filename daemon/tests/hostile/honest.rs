@@ -1,6 +1,6 @@
-//! The honest client: it reads a file under a contract, and must notice nothing of the others.
+//! The honest client: it reads a file under a contract, and must not be affected by the hostile ones.
 
-use crate::attacks::{ask, connect, hear};
+use crate::attacks::{connect, receive_event, send_request};
 use protocol::{DaemonEvent, TenantRequest};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
@@ -20,12 +20,12 @@ const PAGES: u64 = 1024;
 
 /// An honest client at work.
 pub struct Honest {
-    over: Arc<AtomicBool>,
+    is_ending: Arc<AtomicBool>,
     thread: JoinHandle<(u64, Duration)>,
 }
 
 impl Honest {
-    /// Begins to read a new file at `path`, and to check what comes.
+    /// Begins to read a new file at `path`, and to check the data.
     pub fn start(path: &Path, socket: &Path) -> Self {
         let file = File::create_new(path).unwrap();
         for page in 0..PAGES {
@@ -36,20 +36,20 @@ impl Honest {
         let file = File::open(path).unwrap();
         let disk = "50ms/250ms,extra".parse().unwrap();
         let mut reserved = ReservedFile::open(socket, "honest", &file, disk, 4, 1).unwrap();
-        let over = Arc::new(AtomicBool::new(false));
-        let ends = over.clone();
-        let thread = std::thread::spawn(move || read(&mut reserved, &ends));
-        Self { over, thread }
+        let is_ending = Arc::new(AtomicBool::new(false));
+        let own = is_ending.clone();
+        let thread = std::thread::spawn(move || read(&mut reserved, &own));
+        Self { is_ending, thread }
     }
 
-    /// How many pages it read, all of them right, and the longest time between two.
-    pub fn ends(self) -> (u64, Duration) {
-        self.over.store(true, Relaxed);
+    /// Ends it. Returns how many pages it read, all of them right, and the longest time between two.
+    pub fn end(self) -> (u64, Duration) {
+        self.is_ending.store(true, Relaxed);
         self.thread.join().unwrap()
     }
 }
 
-fn read(file: &mut ReservedFile, over: &AtomicBool) -> (u64, Duration) {
+fn read(file: &mut ReservedFile, is_ending: &AtomicBool) -> (u64, Duration) {
     let depth = file.depth();
     let mut asked: Vec<u64> = (0..depth as u64).collect();
     (0..depth).for_each(|slot| file.read(slot, slot as u64 * PAGE as u64));
@@ -60,7 +60,7 @@ fn read(file: &mut ReservedFile, over: &AtomicBool) -> (u64, Duration) {
         assert_eq!(done.data, page_of(asked[slot]), "page {}", asked[slot]);
         longest = longest.max(last.elapsed());
         (reads, last) = (reads + 1, Instant::now());
-        if !over.load(Relaxed) {
+        if !is_ending.load(Relaxed) {
             asked[slot] = (asked[slot] + depth as u64) % PAGES;
             file.read(slot, asked[slot] * PAGE as u64);
         }
@@ -72,18 +72,18 @@ fn page_of(number: u64) -> Vec<u8> {
     number.to_le_bytes().repeat(PAGE / 8)
 }
 
-/// The reply to the request for a contract for a file.
-fn ask_for_file(connection: &OwnedFd, file: &File, disk: &str) -> Option<DaemonEvent> {
+/// The reply to a request for a contract for a file.
+fn request_file(connection: &OwnedFd, file: &File, disk: &str) -> Option<DaemonEvent> {
     let (name, disk) = ("file".into(), disk.parse().unwrap());
     let request = TenantRequest::File { name, disk };
-    ask(connection, &request, &[file.as_fd()]);
-    hear(connection).map(|(event, _)| event)
+    send_request(connection, &request, &[file.as_fd()]);
+    receive_event(connection).map(|(event, _)| event)
 }
 
-/// Why a file that may be written gets no contract.
+/// The reason why a file that is open for writing gets no contract.
 pub fn refusal_of_writable(file: &Path, socket: &Path) -> String {
     let file = File::options().read(true).write(true).open(file).unwrap();
-    match ask_for_file(&connect(socket), &file, "1ms/250ms") {
+    match request_file(&connect(socket), &file, "1ms/250ms") {
         Some(DaemonEvent::Refused(why)) => why,
         other => panic!("{other:?}"),
     }
@@ -93,30 +93,33 @@ pub fn refusal_of_writable(file: &Path, socket: &Path) -> String {
 pub fn file_channels(file: &Path, socket: &Path) -> usize {
     let file = File::open(file).unwrap();
     let connection = connect(socket);
-    let admitted = ask_for_file(&connection, &file, "1ms/250ms");
+    let admitted = request_file(&connection, &file, "1ms/250ms");
     assert!(
         matches!(admitted, Some(DaemonEvent::Admitted { .. })),
         "{admitted:?}"
     );
     let open = |&cookie: &u64| {
-        ask(&connection, &TenantRequest::Open { depth: 16, cookie }, &[]);
-        matches!(hear(&connection), Some((DaemonEvent::Opened { .. }, _)))
+        send_request(&connection, &TenantRequest::Open { depth: 16, cookie }, &[]);
+        matches!(
+            receive_event(&connection),
+            Some((DaemonEvent::Opened { .. }, _))
+        )
     };
     (0..100).take_while(open).count()
 }
 
-/// Closes so many channels and opens one, and reads late: the events that come, in order.
+/// Closes `closed` channels, opens one, and reads late. Returns the events that arrive, in order.
 pub fn read_late(file: &Path, socket: &Path, closed: u32) -> Vec<DaemonEvent> {
     let file = File::open(file).unwrap();
     let connection = connect(socket);
-    ask_for_file(&connection, &file, "1us/250ms");
+    request_file(&connection, &file, "1us/250ms");
     let open = TenantRequest::Open {
         depth: 16,
         cookie: 5,
     };
     let requests = (0..closed).map(TenantRequest::Close).chain([open]);
     for request in requests {
-        while !ask(&connection, &request, &[]) {
+        while !send_request(&connection, &request, &[]) {
             std::thread::sleep(Duration::from_millis(1));
         }
     }
@@ -124,17 +127,17 @@ pub fn read_late(file: &Path, socket: &Path, closed: u32) -> Vec<DaemonEvent> {
     std::thread::sleep(Duration::from_millis(200));
     let limit = Some(Duration::from_secs(10));
     set_socket_timeout(&connection, Timeout::Recv, limit).unwrap();
-    let events = std::iter::from_fn(|| hear(&connection).map(|(event, _)| event));
+    let events = std::iter::from_fn(|| receive_event(&connection).map(|(event, _)| event));
     events.take(closed as usize + 1).collect()
 }
 
-/// How many contracts are listed of so many that a process has, to a peer that reads late.
+/// How many contracts are listed to a peer that reads late, where there are `contracts`.
 pub fn listed(file: &Path, socket: &Path, contracts: usize) -> usize {
     let file = File::open(file).unwrap();
     let held: Vec<_> = (0..contracts)
         .map(|_| {
             let connection = connect(socket);
-            let admitted = ask_for_file(&connection, &file, "1us/250ms");
+            let admitted = request_file(&connection, &file, "1us/250ms");
             assert!(
                 matches!(admitted, Some(DaemonEvent::Admitted { .. })),
                 "{admitted:?}"
@@ -142,23 +145,23 @@ pub fn listed(file: &Path, socket: &Path, contracts: usize) -> usize {
             connection
         })
         .collect();
-    let asks = connect(socket);
-    ask(&asks, &TenantRequest::List, &[]);
+    let reader = connect(socket);
+    send_request(&reader, &TenantRequest::List, &[]);
     // Until the daemon has sent what fits.
-    ask(&held[0], &TenantRequest::Capacity, &[]);
-    hear(&held[0]);
+    send_request(&held[0], &TenantRequest::Capacity, &[]);
+    receive_event(&held[0]);
     std::thread::sleep(Duration::from_millis(100));
-    std::iter::from_fn(|| hear(&asks))
+    std::iter::from_fn(|| receive_event(&reader))
         .take_while(|(event, _)| matches!(event, DaemonEvent::Tenant(_)))
         .count()
 }
 
-/// Ends with a contract for a file, whose connection another process keeps until the daemon closes it.
+/// Ends with a contract for a file, whose connection another process keeps open until the daemon closes it.
 #[expect(clippy::zombie_processes, reason = "it outlives this process")]
 pub fn bequeath(file: &Path, socket: &Path) {
     std::fs::write(file, [0; PAGE]).unwrap();
     let connection = connect(socket);
-    let admitted = ask_for_file(&connection, &File::open(file).unwrap(), "1ms/250ms");
+    let admitted = request_file(&connection, &File::open(file).unwrap(), "1ms/250ms");
     assert!(
         matches!(admitted, Some(DaemonEvent::Admitted { .. })),
         "{admitted:?}"

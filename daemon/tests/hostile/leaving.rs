@@ -1,6 +1,6 @@
-//! Tenants that give their contracts back: honest linked programs, and one that lies.
+//! Tenants that give their contracts back: honest linked programs, and a hostile one.
 
-use crate::attacks::{self, ask, connect, hear};
+use crate::attacks::{self, connect, receive_event, send_request};
 use crate::role::count;
 use frames::{Contract, Ledger};
 use host::seqpacket;
@@ -19,15 +19,15 @@ use tenant::{ContractRequest, DomainResources, LinkedError, LinkedTenant, Sessio
 const PAGE: usize = 4096;
 /// Pages of a linked program; its frames are an eighth.
 const PAGES: usize = 2048;
-/// Times that it joins and leaves.
+/// Times that a linked program joins and leaves.
 pub const ROUNDS: u64 = 5;
 
-fn wanted() -> ContractRequest {
-    attacks::wanted("linked", "1M", "10ms/250ms,extra", 16)
+fn contract_request() -> ContractRequest {
+    attacks::contract_request("linked", "1M", "10ms/250ms,extra", 16)
 }
 
-/// Joins by `join`; a user that joined and left often lately has to wait a little.
-fn patiently<T, E: Display>(join: impl Fn() -> Result<T, E>) -> T {
+/// Joins by `join`, and retries: a user's rate of changes is limited.
+fn retry<T, E: Display>(join: impl Fn() -> Result<T, E>) -> T {
     let begin = Instant::now();
     loop {
         match join() {
@@ -39,10 +39,10 @@ fn patiently<T, E: Display>(join: impl Fn() -> Result<T, E>) -> T {
 }
 
 fn join(path: &Path) -> (LinkedTenant, DomainResources) {
-    patiently(|| LinkedTenant::join(path, &wanted()))
+    retry(|| LinkedTenant::join(path, &contract_request()))
 }
 
-/// Leaves, as soon as it may.
+/// Leaves, and retries while the user's rate of changes is exceeded.
 fn leave(tenant: &mut LinkedTenant) {
     let begin = Instant::now();
     while let Err(why) = tenant.leave() {
@@ -52,38 +52,38 @@ fn leave(tenant: &mut LinkedTenant) {
     }
 }
 
-fn domain(share: DomainResources) -> Domain {
+fn domain(resources: DomainResources) -> Domain {
     let builder = Domain::builder()
-        .frames(share.contract)
-        .ledger(share.ledger)
-        .shared_store(share.store)
+        .frames(resources.contract)
+        .ledger(resources.ledger)
+        .shared_store(resources.store)
         .direct_io(DirectIo::PinnedOnly);
     builder.build().unwrap()
 }
 
-/// Has a contract and disconnects before it has attached a ledger, as a program does that finds
-/// that it cannot go on. A tenant that owned no frame is not killed, and until then in the group that it came from:
-/// nothing has to be undone where the daemon refuses it after all.
-fn resign(path: &Path) {
+/// Gets a contract and disconnects before it has attached a ledger, as a program does that finds
+/// that it cannot go on. A tenant that owned no frame is not killed. Until it attaches a ledger it stays in its own
+/// control group: nothing has to be undone where the daemon refuses it after all.
+fn disconnect_without_ledger(path: &Path) {
     let groups = || std::fs::read_to_string("/proc/self/cgroup").unwrap();
     let before = groups();
-    let session = patiently(|| Session::join(path, &wanted()));
+    let session = retry(|| Session::join(path, &contract_request()));
     assert_eq!(groups(), before);
     drop(session);
 }
 
-/// A program that pages under a contract, leaves, goes on, and joins again. It counts each time
-/// that all was right.
+/// A program that pages under a contract, leaves, goes on running, and joins again. It counts each round
+/// that was right.
 pub fn linked(path: &Path) {
     for round in 0..ROUNDS {
-        // Whatever memory it has of its own.
+        // Memory outside of any contract does not matter here.
         let own = vec![round as u8 + 1; 48 << 20];
-        resign(path);
+        disconnect_without_ledger(path);
         std::thread::sleep(Duration::from_millis(100));
         assert_eq!(own[7], round as u8 + 1);
         drop(own);
-        let (mut tenant, share) = join(path);
-        let domain = domain(share);
+        let (mut tenant, resources) = join(path);
+        let domain = domain(resources);
         let stretch = domain.allocate(PAGES * PAGE).unwrap();
         stretch.bind(Paged).unwrap();
         let word = |page: usize| {
@@ -99,7 +99,7 @@ pub fn linked(path: &Path) {
             let read = unsafe { word(page).read_volatile() };
             assert_eq!(read, round << 32 | page as u64);
         }
-        // While it pages it is not let go, and told what it has.
+        // While it pages it is not released, and is told how many frames it has.
         let refused = tenant.leave().unwrap_err();
         assert!(
             matches!(refused, LinkedError::InUse { frames } if frames > 0),
@@ -108,7 +108,7 @@ pub fn linked(path: &Path) {
         drop(domain);
         assert!(matches!(tenant.leave(), Err(LinkedError::InUse { .. })));
         drop(stretch);
-        // Other memory than its stretches counts, too.
+        // Memory outside of its stretches counts, too.
         let more = vec![round as u8 + 1; 32 << 20];
         let refused = tenant.leave().unwrap_err();
         assert!(
@@ -125,11 +125,11 @@ pub fn linked(path: &Path) {
     }
 }
 
-/// Messages of three descriptors that may still be sent: a resume token's, and some channels'.
+/// Messages of three descriptors that may still be sent: that of the resume token, and those of some channels.
 const ROOM: usize = 3;
 
-/// Sends descriptors that are not received, until the kernel lets this user send [`ROOM`] more. They
-/// are released with what is returned.
+/// Sends descriptors that are not received, until the kernel lets this user send [`ROOM`] more messages. They
+/// are released with the sockets that it returns.
 fn fill_descriptors_in_flight() -> [OwnedFd; 2] {
     let limit = getrlimit(Resource::Nofile);
     let lowered = Rlimit {
@@ -148,16 +148,16 @@ fn fill_descriptors_in_flight() -> [OwnedFd; 2] {
         }
     }
     for _ in 0..ROOM {
-        // Nothing is there where other processes of this user have sent as many.
+        // Nothing arrives where other processes of this user have sent as many.
         let _ = seqpacket::receive(&from, RecvFlags::DONTWAIT);
     }
     [to, from]
 }
 
-/// Leaves while there is no daemon, and counts before and after.
+/// Leaves while no daemon serves, and counts before and after.
 pub fn interrupted(path: &Path, go: &Path) {
-    let (mut tenant, share) = join(path);
-    let domain = domain(share);
+    let (mut tenant, resources) = join(path);
+    let domain = domain(resources);
     count(1);
     let begin = Instant::now();
     while !go.exists() {
@@ -177,16 +177,16 @@ pub fn interrupted(path: &Path, go: &Path) {
     count(1);
 }
 
-/// Times that a tenant leaves and keeps its bells.
+/// Times that [`keep_bells`] leaves.
 pub const BELLS: u64 = 5;
 
-/// Gives contracts back and keeps their bells.
+/// Gives contracts back and keeps their bells open.
 pub fn keep_bells(path: &Path) -> ! {
     let connection = connect(path);
     let mut kept = Vec::new();
     for _ in 0..BELLS {
         kept.push(admitted(&connection).1);
-        assert_eq!(leaves(&connection), DaemonEvent::Left);
+        assert_eq!(reply_to_leave(&connection), DaemonEvent::Left);
         count(1);
     }
     loop {
@@ -194,43 +194,46 @@ pub fn keep_bells(path: &Path) -> ! {
     }
 }
 
-/// A contract of its own, by messages; its connection, its ledger and what it shows of that.
+/// Gets a contract by messages, and attaches a ledger. Returns the ledger and its descriptor.
 fn enter(connection: &OwnedFd) -> (Ledger, OwnedFd) {
     let (terms, _) = admitted(connection);
     let (ledger, fd) = Ledger::create_limited(terms.frames.x, 0, 4).unwrap();
-    ask(connection, &TenantRequest::Ledger, &[fd.as_fd()]);
-    assert!(matches!(hear(connection), Some((DaemonEvent::Started, _))));
+    send_request(connection, &TenantRequest::Ledger, &[fd.as_fd()]);
+    assert!(matches!(
+        receive_event(connection),
+        Some((DaemonEvent::Started, _))
+    ));
     (ledger, fd)
 }
 
-/// A contract, and its bells.
+/// Requests a contract until it is admitted. Returns its terms and its bells.
 fn admitted(connection: &OwnedFd) -> (ContractSpec, Vec<OwnedFd>) {
-    let wanted = attacks::wanted("leaver", "8M", "10ms/250ms", 4);
-    let join = attacks::join(ResumeToken::draw().unwrap(), wanted);
+    let request = attacks::contract_request("leaver", "8M", "10ms/250ms", 4);
+    let join = attacks::join(ResumeToken::draw().unwrap(), request);
     loop {
-        assert!(ask(connection, &join, &[]));
-        if let Some((DaemonEvent::Admitted { terms, .. }, bells)) = hear(connection) {
+        assert!(send_request(connection, &join, &[]));
+        if let Some((DaemonEvent::Admitted { terms, .. }, bells)) = receive_event(connection) {
             return (terms, bells);
         }
         std::thread::sleep(Duration::from_millis(100));
     }
 }
 
-/// The reply to giving a contract back; a user that requests too often has to wait.
-fn leaves(connection: &OwnedFd) -> DaemonEvent {
+/// The reply to a request to leave, which is repeated while the user's rate of changes is exceeded.
+fn reply_to_leave(connection: &OwnedFd) -> DaemonEvent {
     loop {
-        assert!(ask(connection, &TenantRequest::Leave, &[]));
+        assert!(send_request(connection, &TenantRequest::Leave, &[]));
         loop {
-            match hear(connection) {
+            match receive_event(connection) {
                 Some((DaemonEvent::LeaveRefused(why), _)) if why.contains("changes a second") => {
                     break;
                 }
                 Some((
-                    say @ (DaemonEvent::LeaveRefused(_)
+                    event @ (DaemonEvent::LeaveRefused(_)
                     | DaemonEvent::Left
                     | DaemonEvent::Refused(_)),
                     _,
-                )) => return say,
+                )) => return event,
                 Some(_) => {}
                 None => panic!("the connection ended"),
             }
@@ -239,12 +242,15 @@ fn leaves(connection: &OwnedFd) -> DaemonEvent {
     }
 }
 
-/// Leaves with frames, with memory, twice, and asks for things afterwards. It counts 1 if it
-/// was let go when it had nothing, and not before.
+/// Requests to leave with frames, with memory, and twice, and sends a tenant's requests afterwards. It counts 1 if it
+/// was released when it had nothing left, and not before.
 pub fn hostile(path: &Path) {
     // A client without a contract cannot give one back.
     let connection = connect(path);
-    assert!(matches!(leaves(&connection), DaemonEvent::Refused(_)));
+    assert!(matches!(
+        reply_to_leave(&connection),
+        DaemonEvent::Refused(_)
+    ));
     let (ledger, fd) = enter(&connection);
     // With frames that its ledger says it owns.
     let id = ledger.admit(Contract { g: 4, x: 1024 }).unwrap();
@@ -255,23 +261,23 @@ pub fn hostile(path: &Path) {
         frames.extend(client.take());
     }
     assert_eq!(frames.len(), 64);
-    let refused = leaves(&connection);
+    let refused = reply_to_leave(&connection);
     assert!(
         matches!(&refused, DaemonEvent::LeaveRefused(why) if why.contains("of frames are owned")),
         "{refused:?}"
     );
     ledger.retire(id);
-    // With memory that its ledger does not know of.
+    // With memory that is not in its ledger.
     let memory = vec![7u8; 48 << 20];
-    let refused = leaves(&connection);
+    let refused = reply_to_leave(&connection);
     assert!(
         matches!(&refused, DaemonEvent::LeaveRefused(why) if why.contains("are resident")),
         "{refused:?}"
     );
     assert_eq!(memory[5], 7);
     drop(memory);
-    // With a channel, which it writes into afterwards.
-    ask(
+    // With a channel, into which it writes afterwards.
+    send_request(
         &connection,
         &TenantRequest::Open {
             depth: 8,
@@ -280,29 +286,29 @@ pub fn hostile(path: &Path) {
         &[],
     );
     let ends = loop {
-        match hear(&connection) {
+        match receive_event(&connection) {
             Some((DaemonEvent::Opened { .. }, ends)) => break ends,
             Some(_) => {}
             None => panic!("the connection ended"),
         }
     };
-    // Twice at once: once is enough.
-    assert!(ask(&connection, &TenantRequest::Leave, &[]));
-    assert_eq!(leaves_in_the_end(&connection), DaemonEvent::Left);
+    // A second request before the first is answered.
+    assert!(send_request(&connection, &TenantRequest::Leave, &[]));
+    assert_eq!(reply_to_both(&connection), DaemonEvent::Left);
     let shared = wired::WiredMemory::attach(&ends[0], PAGE).unwrap();
     for word in shared.slice::<std::sync::atomic::AtomicU32>(0, PAGE / 4) {
         word.store(u32::MAX, std::sync::atomic::Ordering::Relaxed);
     }
     request_as_a_tenant(&connection, &fd);
-    // It is no tenant any more: it lives, and has no limit.
+    // It is no tenant any more: it is not killed, and has no limit.
     drop(connection);
     std::thread::sleep(Duration::from_millis(300));
-    // It may come again, leave without waiting, and go.
+    // It may join again, leave at once, and disconnect.
     let connection = connect(path);
     let (_ledger, _fd) = enter(&connection);
-    assert_eq!(leaves(&connection), DaemonEvent::Left);
+    assert_eq!(reply_to_leave(&connection), DaemonEvent::Left);
     let (_ledger, _fd) = enter(&connection);
-    assert_eq!(leaves(&connection), DaemonEvent::Left);
+    assert_eq!(reply_to_leave(&connection), DaemonEvent::Left);
     count(1);
 }
 
@@ -319,8 +325,8 @@ fn request_as_a_tenant(connection: &OwnedFd, ledger: &OwnedFd) {
         TenantRequest::Channel(0),
         TenantRequest::RevocationDone { round: 1 },
     ] {
-        assert!(ask(connection, &request, &[ledger.as_fd()]));
-        let answer = hear(connection).map(|(event, _)| event);
+        assert!(send_request(connection, &request, &[ledger.as_fd()]));
+        let answer = receive_event(connection).map(|(event, _)| event);
         assert!(
             matches!(answer, Some(DaemonEvent::Refused(_))),
             "{request:?} {answer:?}"
@@ -328,17 +334,17 @@ fn request_as_a_tenant(connection: &OwnedFd, ledger: &OwnedFd) {
     }
 }
 
-/// Of two requests to leave one may find the other under way.
-fn leaves_in_the_end(connection: &OwnedFd) -> DaemonEvent {
+/// The reply to two requests to leave, the second of which may be refused while the first is handled.
+fn reply_to_both(connection: &OwnedFd) -> DaemonEvent {
     loop {
-        match leaves(connection) {
+        match reply_to_leave(connection) {
             DaemonEvent::Refused(why) if why.contains("being given back") => {
-                // The other's answer comes.
-                if let Some((DaemonEvent::Left, _)) = hear(connection) {
+                // The first request's reply follows.
+                if let Some((DaemonEvent::Left, _)) = receive_event(connection) {
                     return DaemonEvent::Left;
                 }
             }
-            say => return say,
+            event => return event,
         }
     }
 }

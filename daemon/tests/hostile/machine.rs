@@ -11,10 +11,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// A user without rights.
-const NOBODY: u32 = 65_534;
+/// A uid without privileges, which a rule of the configuration admits.
+const UNPRIVILEGED: u32 = 65_534;
 
-/// A daemon with a disk.
+/// A daemon with a disk of its own, in a folder of its own.
 pub struct Machine {
     folder: tempfile::TempDir,
     daemon: Child,
@@ -27,7 +27,7 @@ impl Machine {
         std::fs::set_permissions(at, std::fs::Permissions::from_mode(0o755)).unwrap();
         let config = format!(
             "socket = \"{0}/s\"\n[memory]\nframes = \"64M\"\n[disk]\nswap = \"{0}/swap\"\nsize = \"128M\"\n\
-             [[allow]]\nuid = {NOBODY}\n",
+             [[allow]]\nuid = {UNPRIVILEGED}\n",
             at.display()
         );
         std::fs::write(at.join("config.toml"), config).unwrap();
@@ -44,31 +44,31 @@ impl Machine {
         it
     }
 
-    /// The daemon hears nothing any more.
+    /// Stops the daemon (SIGSTOP).
     pub fn stop(&self) {
         let pid = rustix::process::Pid::from_child(&self.daemon);
         rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
     }
 
-    /// The daemon goes on.
+    /// Continues the stopped daemon.
     pub fn resume(&self) {
         let pid = rustix::process::Pid::from_child(&self.daemon);
         rustix::process::kill_process(pid, rustix::process::Signal::CONT).unwrap();
     }
 
-    /// It is killed, and another one started.
+    /// Kills the daemon, and starts another one.
     pub fn restart(&mut self) {
         self.restart_with(0);
     }
 
-    /// The same, and the next may have so many descriptors; as many as this process, for 0.
+    /// The same, where the next daemon may have this many descriptors; as many as this process, for 0.
     pub fn restart_with(&mut self, descriptors: u64) {
         self.daemon.kill().unwrap();
         self.daemon.wait().unwrap();
         self.daemon = daemon(self.folder.path(), descriptors);
     }
 
-    /// It is killed, and another one started in a PID namespace of its own.
+    /// Kills the daemon, and starts another one in a PID namespace of its own.
     pub fn restart_apart(&mut self) {
         self.daemon.kill().unwrap();
         self.daemon.wait().unwrap();
@@ -97,7 +97,7 @@ impl Machine {
         }
     }
 
-    /// The daemon may have so many descriptors for now, and may have `most`.
+    /// Sets the daemon's soft limit of descriptors to `now`, and the hard limit to `most`.
     pub fn allow_descriptors(&self, now: u64, most: u64) {
         let pid = rustix::process::Pid::from_child(&self.daemon);
         let limit = rustix::process::Rlimit {
@@ -108,7 +108,7 @@ impl Machine {
     }
 
     /// Waits until a daemon replies.
-    pub fn serves(&self) {
+    pub fn await_service(&self) {
         let begin = Instant::now();
         while capacity(&self.socket()).is_none() {
             assert!(begin.elapsed() < Duration::from_secs(60), "{}", self.log());
@@ -126,13 +126,13 @@ impl Machine {
         capacity(&self.socket()).map_or(0.0, |summary| summary.reserved)
     }
 
-    /// Lets the processes that wait for it go on.
-    pub fn go_on(&self) {
+    /// Makes the file `go`, for which processes wait.
+    pub fn make_go_file(&self) {
         std::fs::write(self.folder.path().join("go"), "").unwrap();
     }
 
-    /// Waits until processes have counted so much.
-    pub fn counted(&self, most: u64) {
+    /// Waits until the processes have counted up to `most`.
+    pub fn await_count(&self, most: u64) {
         let begin = Instant::now();
         while self.counts() < most {
             assert!(begin.elapsed() < Duration::from_secs(60), "{}", self.log());
@@ -146,7 +146,7 @@ impl Machine {
         counts.chunks_exact(8).map(number).sum()
     }
 
-    /// The socket is there before the disk is measured.
+    /// Returns true while the disk is being measured, when the socket exists already.
     fn is_measuring(&self) -> bool {
         !self.folder.path().join("swap.calibration.toml").exists()
     }
@@ -159,8 +159,8 @@ impl Machine {
         std::fs::read_to_string(self.folder.path().join("log")).unwrap()
     }
 
-    /// How many descriptors the daemon has, but for those of the threads that page now: honest
-    /// ones do while others are hostile.
+    /// How many descriptors the daemon has, except those for measuring threads that page now: honest
+    /// programs page meanwhile.
     pub fn descriptors(&self) -> usize {
         let all = std::fs::read_dir(format!("/proc/{}/fd", self.daemon.id()));
         let all = all.unwrap_or_else(|_| panic!("the daemon has ended: {}", self.log()));
@@ -184,8 +184,8 @@ impl Machine {
         texts.map(polled).sum()
     }
 
-    /// Waits until the daemon has no more descriptors than that.
-    pub fn settles_at(&self, most: usize) {
+    /// Waits until the daemon has `most` descriptors or fewer.
+    pub fn await_descriptors(&self, most: usize) {
         let begin = Instant::now();
         while self.descriptors() > most {
             let there = self.descriptors();
@@ -198,7 +198,7 @@ impl Machine {
     }
 
     /// Waits until the daemon has no tenant.
-    pub fn settles_without_tenants(&self) {
+    pub fn await_no_tenants(&self) {
         let begin = Instant::now();
         while capacity(&self.socket()).is_none_or(|summary| summary.tenants > 0) {
             assert!(begin.elapsed() < Duration::from_secs(60), "{}", self.log());
@@ -206,7 +206,7 @@ impl Machine {
         }
     }
 
-    /// Has a process of this user play a role, beside others.
+    /// Starts a process of this user with a role.
     pub fn spawn(&self, role: Role, seed: u64, user: u32, name: &str) -> Child {
         let mut command = process(self.folder.path(), role, seed);
         if rustix::process::getuid().is_root() {
@@ -215,8 +215,8 @@ impl Machine {
         command.stderr(self.errors(name)).spawn().unwrap()
     }
 
-    /// Has a process play a role that knows nothing of its contract; none where the program
-    /// is not built that would start it.
+    /// Starts a process with a role by `selfpage run`; `None` where that
+    /// is not built.
     pub fn under_contract(&self, role: Role, name: &str) -> Option<Child> {
         let own = std::env::current_exe().unwrap();
         let targets = own.ancestors().nth(3)?;
@@ -249,7 +249,7 @@ impl Machine {
         Some(command.stderr(self.errors(name)).spawn().unwrap())
     }
 
-    /// Notes which sockets a program and its children listen at, for those that attack them.
+    /// Writes to a file at which sockets a program and its children listen, for [`Role::Supervisor`].
     pub fn note_sockets(&self, program: u32) {
         let children = |pid: u32| {
             let path = format!("/proc/{pid}/task/{pid}/children");
@@ -281,16 +281,16 @@ impl Machine {
         std::fs::write(self.folder.path().join("sockets"), names.join("\n")).unwrap();
     }
 
-    /// How far a program is, as it notes it.
-    pub fn noted(&self, name: &str) -> String {
+    /// The progress that a program has written to its file.
+    pub fn progress(&self, name: &str) -> String {
         std::fs::read_to_string(self.folder.path().join(name)).unwrap_or_default()
     }
 
-    /// What a program and the daemon said.
-    pub fn told(&self, name: &str) -> String {
+    /// The output of a program and of the daemon.
+    pub fn outputs(&self, name: &str) -> String {
         let path = self.folder.path().join(format!("{name}.errors"));
         let errors = std::fs::read_to_string(path).unwrap_or_default();
-        format!("{name} said:\n{errors}\nthe daemon said:\n{}", self.log())
+        format!("{name}:\n{errors}\nthe daemon:\n{}", self.log())
     }
 
     fn errors(&self, name: &str) -> File {
@@ -302,7 +302,7 @@ impl Machine {
             .unwrap()
     }
 
-    /// Has a process begin to play a role.
+    /// Starts a process with a role, and resets the counts.
     pub fn begin(&self, role: Role, seed: u64) -> Child {
         let counts = self.folder.path().join("counts");
         File::options()
@@ -313,12 +313,12 @@ impl Machine {
         let mut command = process(self.folder.path(), role, seed);
         let errors = File::create(self.folder.path().join("errors")).unwrap();
         if rustix::process::getuid().is_root() {
-            command.uid(NOBODY).gid(NOBODY);
+            command.uid(UNPRIVILEGED).gid(UNPRIVILEGED);
         }
         command.stderr(errors).spawn().unwrap()
     }
 
-    /// Has a process play a role to its end; the sum of what it counted.
+    /// Runs a process with a role to its end. Returns the sum of what it counted.
     pub fn play(&self, role: Role, seed: u64) -> u64 {
         let mut child = self.begin(role, seed);
         let begin = Instant::now();
@@ -333,24 +333,24 @@ impl Machine {
             }
             std::thread::sleep(Duration::from_millis(2));
         };
-        // By itself, or by the daemon.
+        // It may end by itself, or be killed by the daemon.
         let is_right = ended.success() || ended.signal() == Some(9);
         assert!(is_right, "{role:?} {ended}: {}", self.last_errors());
         self.descriptors();
         self.counts()
     }
 
-    /// What the process that was begun last wrote as errors.
+    /// The standard error of the process that [`Machine::begin`] started last.
     pub fn last_errors(&self) -> String {
         std::fs::read_to_string(self.folder.path().join("errors")).unwrap()
     }
 
-    /// Starts a client that reads a file under a contract and checks what comes.
+    /// Starts a client that reads a file under a contract and checks the data.
     pub fn honest(&self) -> Honest {
         Honest::start(&self.folder.path().join("file"), &self.socket())
     }
 
-    /// What a client receives that reads late, after it has closed so many channels and opened one.
+    /// The events that a client receives that reads late, after it has closed `closed` channels and opened one.
     pub fn read_late(&self, closed: u32) -> Vec<DaemonEvent> {
         let file = self.folder.path().join("late");
         File::create(&file).unwrap().set_len(1 << 16).unwrap();
@@ -362,14 +362,14 @@ impl Machine {
         file_channels(&self.folder.path().join("file"), &self.socket())
     }
 
-    /// Why a file that may be written gets no contract.
+    /// The reason why a file that is open for writing gets no contract.
     pub fn refusal_of_writable(&self) -> String {
         let file = self.folder.path().join("writable");
         std::fs::write(&file, [0; 4096]).unwrap();
         refusal_of_writable(&file, &self.socket())
     }
 
-    /// How many of so many contracts a list has.
+    /// How many of `contracts` contracts a list has.
     pub fn listed(&self, contracts: usize) -> usize {
         let file = self.folder.path().join("listed");
         std::fs::write(&file, [0; 4096]).unwrap();

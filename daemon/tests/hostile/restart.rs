@@ -1,6 +1,6 @@
-//! Tenants that come back to a daemon that was started again, and what keeps it from serving them at once.
+//! Tenants that reconnect to a restarted daemon, and conditions that keep it from serving them at once.
 
-use crate::attacks::{ask, connect, hear, join, try_connect, wanted};
+use crate::attacks::{connect, contract_request, join, receive_event, send_request, try_connect};
 use crate::machine::Machine;
 use crate::role::{Role, count};
 use frames::Ledger;
@@ -14,7 +14,7 @@ use std::process::Child;
 use std::time::{Duration, Instant};
 use tenant::{Session, SessionEvent};
 
-/// Descriptors of a daemon that strangers can fill.
+/// Descriptors of a daemon that unidentified peers can exhaust.
 const FEW: u64 = 128;
 /// Users without a rule, and the connections that each of them keeps: more than such a daemon lets them have.
 const STRANGERS: std::ops::Range<u32> = 65_530..65_534;
@@ -25,7 +25,7 @@ pub const CHANNELS: u32 = 40;
 /// Processor time of a tenant: a tenth of a processor.
 const RESERVED: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(100));
 
-/// Lets this process have so many descriptors; as many as before, for 0.
+/// Limits the descriptors of this process to `most`; no change for 0.
 pub fn limit_descriptors(most: u64) {
     let most = Some(most).filter(|most| *most > 0);
     if most.is_some() {
@@ -38,11 +38,11 @@ pub fn limit_descriptors(most: u64) {
 pub fn stranger(path: &Path) {
     let mut kept: Vec<OwnedFd> = Vec::new();
     loop {
-        let lives = |fd: &OwnedFd| {
+        let is_open = |fd: &OwnedFd| {
             let received = seqpacket::receive(fd, RecvFlags::DONTWAIT);
             received.is_err_and(|why| why == rustix::io::Errno::AGAIN)
         };
-        kept.retain(lives);
+        kept.retain(is_open);
         while kept.len() < KEPT
             && let Some(connection) = try_connect(path)
         {
@@ -52,10 +52,10 @@ pub fn stranger(path: &Path) {
     }
 }
 
-/// A tenant that counts when it is admitted and has so many channels, and when it is taken back.
+/// A tenant that counts when it is admitted and has `channels` channels, and when the next daemon has readmitted it.
 pub fn returns(path: &Path, channels: u32) -> ! {
-    let wanted = wanted("returns", "1M", "10ms/250ms", 4);
-    let mut session = Session::join(path, &wanted).unwrap();
+    let request = contract_request("returns", "1M", "10ms/250ms", 4);
+    let mut session = Session::join(path, &request).unwrap();
     let (ledger, fd) = Ledger::create_limited(session.terms().frames.x, 0, 1).unwrap();
     session.start(fd).unwrap();
     (0..channels).for_each(|_| _ = session.open(1));
@@ -71,47 +71,47 @@ pub fn returns(path: &Path, channels: u32) -> ! {
     }
 }
 
-/// Handles events, and keeps what is opened. Returns true if the tenant was taken back.
+/// Handles events, and keeps the descriptors of opened channels. Returns true if the tenant was readmitted.
 fn dispatch(session: &mut Session, ledger: &Ledger, opened: &mut Vec<[OwnedFd; 2]>) -> bool {
     std::thread::sleep(Duration::from_millis(1));
-    let mut is_back = false;
+    let mut is_readmitted = false;
     for event in session.dispatch(ledger) {
         match event {
-            SessionEvent::Resumed => is_back = true,
+            SessionEvent::Resumed => is_readmitted = true,
             SessionEvent::Opened { memory, bell, .. } => opened.push([memory, bell]),
             SessionEvent::NotOpened { why, .. } | SessionEvent::Lost(why) => panic!("{why}"),
             _ => {}
         }
     }
-    is_back
+    is_readmitted
 }
 
-/// A tenant that reserves processor time, and says that it was more when it comes back. It counts when it has a
+/// A tenant that reserves processor time, and claims a larger reservation when it reconnects. It counts when it has a
 /// reply.
 pub fn reserves(path: &Path) -> ! {
     let connection = connect(path);
     let resume_token = ResumeToken([9; 16]);
-    let wanted = wanted("reserves", "1M", "1ms/250ms", 4);
-    let join = join(resume_token, wanted);
-    ask(&connection, &join, &[]);
-    let (admitted, bells) = hear(&connection).unwrap();
+    let request = contract_request("reserves", "1M", "1ms/250ms", 4);
+    let join = join(resume_token, request);
+    send_request(&connection, &join, &[]);
+    let (admitted, bells) = receive_event(&connection).unwrap();
     assert!(
         matches!(admitted, DaemonEvent::Admitted { .. }),
         "{admitted:?}"
     );
     let share = |connection: &OwnedFd, share_of: (Duration, Duration), known| {
         let reservation = Some(share_of);
-        ask(
+        send_request(
             connection,
             &TenantRequest::Faults { reservation, known },
             &[],
         );
-        let (event, _) = hear(connection).unwrap();
+        let (event, _) = receive_event(connection).unwrap();
         assert!(matches!(event, DaemonEvent::Faults(_)), "{event:?}");
         count(1);
     };
     share(&connection, RESERVED, false);
-    assert!(hear(&connection).is_none());
+    assert!(receive_event(&connection).is_none());
     let connection = loop {
         std::thread::sleep(Duration::from_millis(10));
         let Some(connection) = try_connect(path) else {
@@ -122,8 +122,8 @@ pub fn reserves(path: &Path) -> ! {
             resume_token,
             channels,
         };
-        ask(&connection, &rejoin, &[bells[0].as_fd(), bells[1].as_fd()]);
-        if let Some((DaemonEvent::Admitted { .. }, _)) = hear(&connection) {
+        send_request(&connection, &rejoin, &[bells[0].as_fd(), bells[1].as_fd()]);
+        if let Some((DaemonEvent::Admitted { .. }, _)) = receive_event(&connection) {
             break connection;
         }
     };
@@ -133,7 +133,7 @@ pub fn reserves(path: &Path) -> ! {
     }
 }
 
-/// What there is to promise, if the daemon replies.
+/// The capacity that the daemon reports, if it replies.
 pub fn capacity(path: &Path) -> Option<CapacitySummary> {
     match query(path)? {
         DaemonEvent::Capacity(summary) => Some(summary),
@@ -141,11 +141,11 @@ pub fn capacity(path: &Path) -> Option<CapacitySummary> {
     }
 }
 
-/// What the daemon replies to a query, if it does.
+/// The daemon's reply to a query, if it replies.
 pub fn query(path: &Path) -> Option<DaemonEvent> {
     let connection = try_connect(path)?;
-    ask(&connection, &TenantRequest::Capacity, &[]);
-    hear(&connection).map(|(event, _)| event)
+    send_request(&connection, &TenantRequest::Capacity, &[]);
+    receive_event(&connection).map(|(event, _)| event)
 }
 
 /// Processes that play roles until they are killed.
@@ -161,21 +161,21 @@ impl Drop for Players {
 }
 
 #[test]
-fn a_tenant_is_taken_back_though_strangers_have_all_connections_there_are() {
+fn a_tenant_is_readmitted_though_unidentified_peers_fill_the_quota() {
     if !rustix::process::getuid().is_root() {
-        return println!("SKIPPED: strangers of other users need root");
+        return println!("SKIPPED: peers of other users need root");
     }
     let mut machine = Machine::start();
     machine.restart_with(FEW);
-    machine.serves();
+    machine.await_service();
     let tenant = Players(vec![machine.begin(Role::Returns, 0)]);
-    machine.counted(1);
+    machine.await_count(1);
     let spawn = |user| machine.spawn(Role::Stranger, 0, user, "strangers");
     let strangers = Players(STRANGERS.map(spawn).collect());
-    // Until they have what they may have.
+    // Until they have all connections that they may have.
     std::thread::sleep(Duration::from_millis(500));
     machine.restart_with(FEW);
-    machine.counted(2);
+    machine.await_count(2);
     drop((strangers, tenant));
 }
 
@@ -186,17 +186,17 @@ fn no_channel_of_a_tenant_is_lost_to_a_daemon_that_lacks_descriptors() {
     }
     let mut machine = Machine::start();
     let tenant = Players(vec![machine.begin(Role::Channels, 0)]);
-    machine.counted(1);
+    machine.await_count(1);
     let pid = rustix::process::Pid::from_child(&tenant.0[0]);
     rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
-    // Of so few descriptors a user may have a quarter, and for a while there are fewer.
+    // A user may have a quarter of these descriptors, and for a while the daemon lacks free ones.
     machine.restart_with(FEW);
-    machine.serves();
+    machine.await_service();
     machine.allow_descriptors(machine.descriptors() as u64 + u64::from(CHANNELS) / 2, FEW);
     rustix::process::kill_process(pid, rustix::process::Signal::CONT).unwrap();
     std::thread::sleep(Duration::from_secs(1));
     machine.allow_descriptors(FEW, FEW);
-    machine.counted(2);
+    machine.await_count(2);
     let begin = Instant::now();
     while machine.channels() < CHANNELS {
         assert!(
@@ -210,20 +210,20 @@ fn no_channel_of_a_tenant_is_lost_to_a_daemon_that_lacks_descriptors() {
 }
 
 #[test]
-fn a_tenant_has_the_processor_time_after_a_restart_that_it_reserved_and_no_other() {
+fn a_tenant_has_the_processor_time_after_a_restart_that_it_reserved_before() {
     let mut machine = Machine::start();
     let tenant = Players(vec![machine.begin(Role::Reserves, 0)]);
-    machine.counted(1);
+    machine.await_count(1);
     let reserved = machine.reserved();
     assert!(reserved > 0.0);
     machine.restart();
-    machine.counted(2);
+    machine.await_count(2);
     assert_eq!(machine.reserved(), reserved);
     drop(tenant);
 }
 
 #[test]
-fn a_process_that_the_daemon_cannot_see_is_refused_with_the_reason() {
+fn a_process_outside_the_daemons_pid_namespace_is_refused_with_the_reason() {
     if !rustix::process::getuid().is_root() {
         return println!("SKIPPED: a PID namespace needs root");
     }

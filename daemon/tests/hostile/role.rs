@@ -15,7 +15,7 @@ pub enum Role {
     Fuzz,
     Scribble,
     Crowd,
-    Deaf,
+    NeverReads,
     Linger,
     Whole,
     Leaver,
@@ -41,7 +41,7 @@ const ROLES: [Role; 23] = [
     Role::Fuzz,
     Role::Scribble,
     Role::Crowd,
-    Role::Deaf,
+    Role::NeverReads,
     Role::Linger,
     Role::Whole,
     Role::Leaver,
@@ -73,7 +73,7 @@ impl Role {
     }
 }
 
-/// Plays a role, and writes what came of it as a number.
+/// Plays a role. Roles report results by [`count`].
 pub fn play(role: Role) {
     let folder = PathBuf::from(std::env::var_os(FOLDER).unwrap());
     let seed = std::env::var(SEED).unwrap().parse().unwrap();
@@ -88,7 +88,7 @@ pub fn play(role: Role) {
         Role::Fuzz => attacks::fuzz(&socket, seed),
         Role::Scribble => attacks::scribble(&socket, seed),
         Role::Crowd => attacks::crowd(&socket),
-        Role::Deaf => attacks::deaf(&socket),
+        Role::NeverReads => attacks::never_read(&socket),
         Role::Linger => attacks::linger(&socket),
         Role::Whole => attacks::whole(&socket),
         Role::Leaver => leaving::hostile(&socket),
@@ -110,7 +110,7 @@ pub fn play(role: Role) {
     }
 }
 
-/// Tells the test how far this process is, before it may be killed.
+/// Adds a number to the counts, which the test reads.
 pub fn count(n: u64) {
     let mut out = File::options()
         .append(true)
