@@ -7,7 +7,7 @@ use std::error::Error;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
-use tenant::{books, list, set};
+use tenant::{capacity, list, set};
 use wired::{Bytes, PAGE, Time};
 
 /// Show or change the contracts that a daemon keeps.
@@ -63,9 +63,12 @@ pub fn contract(args: ContractArgs) -> Result<ExitCode, Box<dyn Error>> {
         }
         ContractCommand::Show { json: false } => show(&list(&args.system)?),
         ContractCommand::Free { json: true } => {
-            println!("{}", serde_json::to_string_pretty(&books(&args.system)?)?);
+            println!(
+                "{}",
+                serde_json::to_string_pretty(&capacity(&args.system)?)?
+            );
         }
-        ContractCommand::Free { json: false } => free(&books(&args.system)?),
+        ContractCommand::Free { json: false } => free(&capacity(&args.system)?),
         ContractCommand::Set {
             tenant,
             frames,
@@ -168,24 +171,24 @@ fn in_words(faults: &FaultGrant) -> String {
     }
 }
 
-fn free(books: &CapacitySummary) {
+fn free(all: &CapacitySummary) {
     let size = |frames: u32| Bytes(u64::from(frames) * PAGE as u64);
     println!(
         "frames  {} to promise, {} guaranteed, {} unowned\nswap    {} in all, {} free\n\
          disk    {:.1} % of its time to promise, {:.1} % promised, {} channels\n\
          cpu     {:.3} processors for reservations and faults, {:.3} reserved: {} faults in {}\ntenants {}",
-        size(books.managed),
-        size(books.guaranteed),
-        size(books.free),
-        Bytes(books.swap),
-        Bytes(books.swap_free),
-        books.capacity * 100.0,
-        books.promised * 100.0,
-        books.channels,
-        books.processors,
-        books.reserved,
-        books.faults.0,
-        Time(books.faults.1),
-        books.tenants
+        size(all.managed),
+        size(all.guaranteed),
+        size(all.free),
+        Bytes(all.swap),
+        Bytes(all.swap_free),
+        all.capacity * 100.0,
+        all.promised * 100.0,
+        all.channels,
+        all.processors,
+        all.reserved,
+        all.faults.0,
+        Time(all.faults.1),
+        all.tenants
     );
 }

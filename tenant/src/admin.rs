@@ -12,7 +12,7 @@ pub fn list(path: &Path) -> Result<Vec<TenantInfo>, TenantError> {
 }
 
 /// The resources that the daemon at `path` can promise, and how much of each it has promised.
-pub fn books(path: &Path) -> Result<CapacitySummary, TenantError> {
+pub fn capacity(path: &Path) -> Result<CapacitySummary, TenantError> {
     let connection = connect(path)?;
     match exchange_as_admin(&connection, &TenantRequest::Capacity)?.0 {
         DaemonEvent::Capacity(summary) => Ok(summary),

@@ -27,7 +27,7 @@ mod outage;
 mod session;
 pub mod trace;
 
-pub use admin::{books, list, set};
+pub use admin::{capacity, list, set};
 use connection::{connect, exchange};
 pub use event::{Revocation, SessionEvent};
 pub use linked::{DomainResources, LinkedTenant, RevocationPolicy};
