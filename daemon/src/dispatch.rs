@@ -339,7 +339,9 @@ impl Daemon {
     ) -> Result<(), Refusal> {
         let client = client.ok_or(Refusal::NoDisk)?;
         let owed = self.contracts.frames.stats(number).map_or(0, |v| v.owed);
-        if owed > 0 && disk.share() < former.share() {
+        // Deadlines that are set count on the former rate, and on how soon a slice comes.
+        let is_slower = disk.share() < former.share() || disk.period > former.period;
+        if owed > 0 && is_slower {
             return Err(Refusal::Revoking {
                 number,
                 owed,
