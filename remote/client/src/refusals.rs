@@ -4,7 +4,7 @@ use crate::objects::bit;
 use crate::outage::STALLED;
 use crate::permits;
 use crate::placement_refusals::FullWrite;
-use crate::requests::{Purpose, Segment};
+use crate::requests::Segment;
 use crate::transport::RemoteTransport;
 use disk::time::Time;
 use iochannel::Op;
@@ -32,8 +32,8 @@ pub fn on_refused(
     let &PageRefusal { status, text } = reason;
     // The server has no such object any more.
     let is_gone = matches!(status, Some(Status::NoObject | Status::Generation));
-    // The pages of a copy's write are not here any more.
-    let is_copied = segment.purpose == Purpose::CopyWrite;
+    // The pages of a copy's or a stripe's write are not here any more.
+    let is_copied = segment.op == Op::Write && !segment.is_own();
     match segment.op {
         // It is sent again with the next tick, or with other requests.
         _ if status == Some(Status::Busy) && !is_copied && now < segment.begun + STALLED => {
@@ -104,10 +104,9 @@ fn on_full(
         return send_again(transport, slot, server);
     }
     let is_only = transport.objects.get(object).is_only_current(server);
-    if !is_only || !segment.is_own() {
+    if !is_only {
         return match permits::request_pages_again(transport, object, server, now) {
             true => send_again(transport, slot, server),
-            false if is_only => fail_write(transport, (slot, segment), server, reason, now),
             false => drop_refused(transport, object, server, reason.text, now),
         };
     }

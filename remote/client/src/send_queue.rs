@@ -90,6 +90,8 @@ fn send(transport: &mut RemoteTransport, slot: usize, segment: &Segment, server:
     if segment.op == Op::Write && !transport.servers[server].takes_pages() {
         return false;
     }
+    // The pages of other writes are sent as they are made.
+    debug_assert!(segment.op == Op::Read || segment.is_own());
     let header = Header {
         kind: match segment.op {
             Op::Read => Kind::Read,

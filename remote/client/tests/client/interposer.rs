@@ -96,9 +96,17 @@ impl Interposer {
 
     /// Sends the client a frame that its server did not send.
     pub fn insert(&self, header: &Header, body: &[u8]) {
-        let mut inserted = self.shared.inserted.lock().unwrap();
-        inserted.extend(header.encode(body));
-        inserted.extend(body);
+        self.inserter()(header, body);
+    }
+
+    /// Likewise, for a rule or another thread.
+    pub fn inserter(&self) -> impl Fn(&Header, &[u8]) + Send + 'static + use<> {
+        let shared = Arc::clone(&self.shared);
+        move |header, body| {
+            let mut inserted = shared.inserted.lock().unwrap();
+            inserted.extend(header.encode(body));
+            inserted.extend(body);
+        }
     }
 
     /// Changes what passes at all.

@@ -1,13 +1,14 @@
 //! Servers that refuse an object's first copy: for a moment, and for good.
 
 use crate::addresses::Host;
-use crate::interposer::Verdict;
+use crate::interposer::{Direction, Verdict};
 use crate::space::Space;
+use crate::stripes::{MEMBERS, check, write};
 use crate::{
     ENOSPC, PagingServer, count, is_create, refuse, refuse_copies, space_on, wait_for_pages,
     wait_until,
 };
-use remote_wire::control::{ControlRequest, decode};
+use remote_wire::control::{ControlReply, ControlRequest, ServerNotice, decode, encode};
 use remote_wire::{Header, Kind, Status};
 use selfpage_remote_client::OBJECT_PAGES;
 use std::sync::Arc;
@@ -144,4 +145,53 @@ fn an_object_whose_end_is_lost_with_its_connection_is_ended_on_the_next_one() {
     wait_until("the object is ended", || ended.load(Ordering::Relaxed) > 1);
     assert!(!is_created_first.load(Ordering::Relaxed));
     assert_eq!(space.read(0, 4), Ok(vec![2, 2, 1, 1]));
+}
+
+/// Has a server take back most of what it has granted once a parity is created there, and refuse the pages of parities
+/// until more are asked for. A server does so whose host is short of memory for a moment.
+fn take_back_beside_parity(server: &PagingServer) {
+    let insert = server.interposer.inserter();
+    let (mut permit, mut is_full, mut has_taken) = (None, false, false);
+    server.interposer.set(move |direction, header, body| {
+        if direction == Direction::ToClient {
+            if header.kind == Kind::ControlReply
+                && let Ok(ControlReply::Permit(sealed)) = decode(body)
+            {
+                permit = Some(sealed);
+            }
+            return Verdict::Forward;
+        }
+        match (header.kind, decode(body)) {
+            (Kind::Control, Ok(ControlRequest::Reallocate { .. })) => is_full = false,
+            (Kind::Control, Ok(ControlRequest::Create { object, .. }))
+                if object.number >= MEMBERS && !has_taken =>
+            {
+                let mut sealed = permit.expect("a permit");
+                sealed.permit.granted_pages = 100;
+                let notice = encode(&ServerNotice::Rewritten(sealed)).unwrap();
+                insert(&Header::control(Kind::Notice, 0), &notice);
+                (is_full, has_taken) = (true, true);
+            }
+            (Kind::Write, _) if header.object.number >= MEMBERS && is_full => {
+                return refuse(header, body, Status::Full);
+            }
+            _ => {}
+        }
+        Verdict::Forward
+    });
+}
+
+/// The pages that were refused are nowhere any more: they are computed anew.
+#[test]
+fn a_parity_whose_writes_were_refused_gives_its_members_back() {
+    let mut servers: Vec<_> = (1..=5).map(PagingServer::start).collect();
+    let addresses: Vec<_> = servers.iter().map(PagingServer::address).collect();
+    servers.iter().for_each(take_back_beside_parity);
+    let mut space = Space::striped(MEMBERS, &addresses);
+    write(&mut space);
+    wait_until("there is a stripe", || space.progress.stripes_made() > 0);
+    // The second copies go with the next ticks.
+    std::thread::sleep(Duration::from_millis(500));
+    servers.remove(0);
+    check(&mut space);
 }

@@ -6,7 +6,7 @@ use crate::{ETIMEDOUT, PagingServer, wait_until};
 use std::net::SocketAddr;
 use std::time::Duration;
 
-const MEMBERS: u64 = 4;
+pub const MEMBERS: u64 = 4;
 /// Pages of a request, and requests of an object: its pages are no whole number of a copy's runs.
 const RUN: usize = 10;
 const RUNS: u64 = 7;
@@ -37,7 +37,7 @@ pub fn striped_in(
     (servers, space)
 }
 
-fn write(space: &mut Space) {
+pub fn write(space: &mut Space) {
     for object in 0..MEMBERS {
         for from in runs(object) {
             space.write(from, RUN, 1 + object as u8).unwrap();
