@@ -9,7 +9,7 @@ use crate::outage::{self, witnesses_of_absence};
 use crate::requests::{Purpose, Segment};
 use crate::server::{Asked, Server};
 use crate::transport::{LATE, PATIENCE, RemoteTransport, connected};
-use crate::{background, permits, placement, stripes};
+use crate::{background, permits, placement, reading, stripes};
 use disk::time::{Nanos, Time};
 use disk::usd::PartId;
 use iochannel::Op;
@@ -77,6 +77,20 @@ impl RemoteTransport {
         };
         self.placement_refusals.on_room(object);
         self.add_to_writes(object, server);
+    }
+
+    /// Returns true if a server that is in reach has another current copy of an object.
+    pub(crate) fn has_other_in_reach(&self, object: usize, server: usize) -> bool {
+        let others = self.objects.at(object).readable() & !bit(server);
+        others & reading::in_reach(self) != 0
+    }
+
+    /// Returns true if an object's copy can be given up for one page: it is not current, or what is in reach gives its
+    /// pages. A server that has just ended may have the only other copy, and may not come back.
+    pub(crate) fn can_spare(&self, object: usize, server: usize) -> bool {
+        self.objects.at(object).readable() & bit(server) == 0
+            || self.has_other_in_reach(object, server)
+            || stripes::survives(self, object, server)
     }
 
     /// Removes an object's copy, which lacks pages or cannot be reached, before writes are acknowledged

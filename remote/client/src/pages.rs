@@ -214,8 +214,8 @@ impl RemoteTransport {
         Ok(())
     }
 
-    /// A copy is not what it should be. It is used no more where another is current; else the request
-    /// fails, and what else the copy has is not given up.
+    /// A copy is not what it should be. It is used no more where another in reach is current. One out of reach is waited
+    /// for; without any the request fails, and what else the copy has is not given up.
     pub(crate) fn on_bad_copy(
         &mut self,
         slot: usize,
@@ -232,8 +232,12 @@ impl RemoteTransport {
         }
         // Another copy may have what this one lacks, and lack what it has.
         let pages = segment.page..segment.page + segment.count as u64;
-        if !self.objects.get(segment.object).has_unreadable(pages) {
+        let lacks_pages = self.objects.get(segment.object).has_unreadable(pages);
+        if !lacks_pages && self.can_spare(segment.object, server) {
             self.drop_copy(segment.object, server, why, now);
+        } else if !lacks_pages && segment.is_own() {
+            let (id, name) = (self.objects.id(segment.object), &self.servers[server].name);
+            tracing::warn!("a read of {id} at {name} waits for another server: {why}");
         }
         self.retry_elsewhere(slot, server, now);
     }

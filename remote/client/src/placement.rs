@@ -253,7 +253,10 @@ pub fn place_all(transport: &mut RemoteTransport, now: Time) {
             let leaving = copies.iter().filter(|copy| copy.is_leaving);
             let servers: Vec<_> = leaving.map(|copy| copy.server).collect();
             for server in servers {
-                transport.drop_copy(object, server, "it has moved", now);
+                // Where it has moved to may have just ended.
+                if transport.has_other_in_reach(object, server) {
+                    transport.drop_copy(object, server, "it has moved", now);
+                }
             }
         }
     }
@@ -321,7 +324,7 @@ pub fn proceed(transport: &mut RemoteTransport, action: OrganizerAction, now: Ti
 }
 
 /// Complies with revocations: objects that may not stay move, and where no other server takes one in and
-/// another copy is current, this one is dropped, or the server would end the whole permit.
+/// another copy in reach is current, this one is dropped, or the server would end the whole permit.
 fn comply(transport: &mut RemoteTransport, now: Time) {
     for server in 0..transport.servers.len() {
         let to = &transport.servers[server];
@@ -340,7 +343,7 @@ fn comply(transport: &mut RemoteTransport, now: Time) {
     }
 }
 
-/// Drops copies at a server beyond those that may stay, as far as another copy of each is current. Those that
+/// Drops copies at a server beyond those that may stay, as far as another copy of each is current and in reach. Those that
 /// move, or wait for a place, leave by themselves.
 fn drop_revoked(
     transport: &mut RemoteTransport,
@@ -366,8 +369,7 @@ fn drop_revoked(
         }
     }
     for object in stay {
-        let readable = transport.objects.get(object).readable();
-        if used > keep_pages && readable & !bit(server) != 0 {
+        if used > keep_pages && transport.has_other_in_reach(object, server) {
             // It is short of memory: no copy is asked of it at once.
             transport.servers[server].full_until = now + FULL;
             transport.drop_copy(object, server, "its server takes it back", now);

@@ -79,6 +79,11 @@ fn view_of(transport: &RemoteTransport, segment: &Segment) -> ReadView {
     }
 }
 
+/// The servers that a read goes to first: those that are connected and not suspected.
+pub fn in_reach(transport: &RemoteTransport) -> ServerSet {
+    connected(&transport.servers) & !suspected(transport)
+}
+
 fn suspected(transport: &RemoteTransport) -> ServerSet {
     let servers = transport.servers.iter().enumerate();
     let suspected = servers.filter(|(_, server)| server.is_suspected);

@@ -6,10 +6,14 @@ use crate::permits;
 use crate::placement_refusals::FullWrite;
 use crate::requests::Segment;
 use crate::transport::RemoteTransport;
-use disk::time::Time;
+use disk::time::{Nanos, Time};
 use iochannel::Op;
 use remote_wire::Status;
 use rustix::io::Errno;
+
+/// How long a write is held that is refused at the only current copy in reach. The servers of others are given up after
+/// [`outage::GRACE`](crate::outage::GRACE), or are back.
+const HOLD: Nanos = Nanos::millis(100);
 
 /// Why a server refuses a request.
 #[derive(Clone, Copy, Debug)]
@@ -66,6 +70,9 @@ pub fn on_refused(
             fail_write(transport, (slot, segment), server, reason, now);
         }
         Op::Write if is_gone => transport.drop_copy(segment.object, server, text, now),
+        Op::Write if segment.is_own() && !transport.can_spare(segment.object, server) => {
+            hold(transport, slot, now + HOLD);
+        }
         Op::Write => drop_refused(transport, segment.object, server, text, now),
     }
 }
@@ -90,8 +97,16 @@ fn send_again(transport: &mut RemoteTransport, slot: usize, server: usize) {
     }
 }
 
-/// A permit has no room for a write. At the only current copy the write waits for some seconds, in which more pages are
-/// asked for; with another current copy it goes on without this one where it is not known that they were taken back.
+/// Has a write be sent at a time, to all copies that there are then.
+fn hold(transport: &mut RemoteTransport, slot: usize, until: Time) {
+    if let Some(segment) = transport.requests.get(slot) {
+        (segment.awaited, segment.unsent) = (0, 0);
+        segment.not_before = until;
+    }
+}
+
+/// A permit has no room for a write. At the only current copy in reach the write waits for some seconds, in which more
+/// pages are asked for; with another one it goes on without this one where it is not known that they were taken back.
 fn on_full(
     transport: &mut RemoteTransport,
     (slot, segment): (usize, &Segment),
@@ -103,8 +118,7 @@ fn on_full(
     if permits::is_requesting_pages(transport, object, server) {
         return send_again(transport, slot, server);
     }
-    let is_only = transport.objects.get(object).is_only_current(server);
-    if !is_only {
+    if transport.can_spare(object, server) {
         return match permits::request_pages_again(transport, object, server, now) {
             true => send_again(transport, slot, server),
             false => drop_refused(transport, object, server, reason.text, now),
@@ -115,12 +129,7 @@ fn on_full(
             transport.servers[server].short_of = Some(object);
             send_again(transport, slot, server);
         }
-        FullWrite::Hold(until) => {
-            if let Some(segment) = transport.requests.get(slot) {
-                (segment.awaited, segment.unsent) = (0, 0);
-                segment.not_before = until;
-            }
-        }
+        FullWrite::Hold(until) => hold(transport, slot, until),
         FullWrite::Fail => return fail_write(transport, (slot, segment), server, reason, now),
     }
     if let Some(segment) = transport.requests.get(slot) {

@@ -9,6 +9,7 @@ mod history;
 mod interposer;
 mod keyed;
 mod lies;
+mod only_copy;
 mod outages;
 mod paging_file;
 mod permits;

@@ -1,6 +1,7 @@
 //! Permits that servers change, take back or issue twice.
 
 use crate::interposer::{Direction, Interposer, Verdict};
+use crate::only_copy::end;
 use crate::space::Space;
 use crate::{PagingServer, refuse, space_on, wait_until};
 use disk::time::Nanos;
@@ -218,6 +219,25 @@ fn a_revoked_copy_that_no_server_takes_in_is_dropped_where_another_is_current() 
             |request: &ControlRequest| matches!(request, ControlRequest::Terminate { .. });
         seen.requests.iter().any(terminates)
     });
+    assert_eq!(space.read(0, 4), Ok(vec![1; 4]));
+}
+
+#[test]
+fn a_revoked_copy_stays_where_the_server_of_the_other_has_just_ended() {
+    let servers = [PagingServer::start(1), PagingServer::start(2)];
+    let seen = watch(&servers[0].interposer, |_, _, _| Verdict::Forward);
+    let mut space = space_on(&servers);
+    space.write(0, 4, 1).unwrap();
+    let permit = seen.lock().unwrap().permit.unwrap().permit.id;
+    let revoke = ServerNotice::Revoke {
+        permit,
+        keep_pages: 0,
+        within: Duration::from_secs(10),
+    };
+    end(&servers[1]);
+    notify(&servers[0].interposer, &revoke);
+    // It is complied with by the next tick.
+    std::thread::sleep(Duration::from_millis(500));
     assert_eq!(space.read(0, 4), Ok(vec![1; 4]));
 }
 
