@@ -177,7 +177,8 @@ impl ClientState {
         self.memory.slice(at, SERVER_WORDS)
     }
 
-    /// Writes a server over the older of its two entries. Returns false if its name is too long to be kept.
+    /// Writes a server over that of its two entries that does not count: an earlier process may have ended while it wrote
+    /// the one with the higher number. Returns false if its name is too long to be kept.
     pub fn save_server(&self, server: usize, saved: &SavedServer) -> bool {
         let mut bytes = [0; SERVER_BYTES];
         let Ok(used) = postcard::to_slice(saved, &mut bytes).map(|used| used.len()) else {
@@ -185,7 +186,8 @@ impl ClientState {
         };
         let number = |entry| load(&self.server_words(server, entry)[0]);
         let (first, second) = (number(0), number(1));
-        let words = self.server_words(server, usize::from(first > second));
+        let kept = self.latest_entry(server).map(|(number, _)| number);
+        let words = self.server_words(server, usize::from(kept == Some(first)));
         let next = first.max(second) + 1;
         store(&words[0], next);
         store(&words[1], hash(next, &bytes[..used]));
@@ -211,14 +213,16 @@ impl ClientState {
         ))
     }
 
+    /// The entry of a server that counts.
+    fn latest_entry(&self, server: usize) -> Option<(u64, SavedServer)> {
+        let entries = (0..2).filter_map(|entry| self.entry_of(server, entry));
+        entries.max_by_key(|(number, _)| *number)
+    }
+
     /// The servers, in the order of their indexes.
     pub fn servers(&self) -> Vec<SavedServer> {
-        let latest = |server| {
-            let entries = (0..2).filter_map(|entry| self.entry_of(server, entry));
-            entries.max_by_key(|(number, _)| *number)
-        };
         (0..MAX_SERVERS)
-            .map_while(latest)
+            .map_while(|server| self.latest_entry(server))
             .map(|(_, saved)| saved)
             .collect()
     }

@@ -36,6 +36,24 @@ fn the_latest_whole_entry_of_a_server_counts() {
 }
 
 #[test]
+fn a_server_is_kept_where_two_processes_end_while_they_save_it() {
+    let state = ClientState::new(1, 0, 0).unwrap();
+    assert!(state.save_server(0, &saved("a:1")) && state.save_server(0, &saved("b:1")));
+    let numbers = || [0, 1].map(|entry| load(&state.server_words(0, entry)[0]));
+    // The first process ends after its first store, over the older entry.
+    let before = numbers();
+    store(&state.server_words(0, 0)[0], 3);
+    assert_eq!(state.servers(), [saved("b:1")]);
+    assert!(before.iter().all(|number| *number < 3), "{before:?}");
+    // The next one saves the server at its start, and ends before the hash is right.
+    let before = numbers();
+    assert!(state.save_server(0, &saved("b:1")));
+    let written = usize::from(numbers()[1] != before[1]);
+    store(&state.server_words(0, written)[1], 0);
+    assert_eq!(state.servers(), [saved("b:1")]);
+}
+
+#[test]
 fn only_current_copies_are_found_again() {
     let state = ClientState::new(2, 0, 0).unwrap();
     let mut object = PagingObject::empty();
