@@ -108,10 +108,10 @@ fn receive_from(transport: &mut RemoteTransport, index: usize, now: Time) {
         Err(why) => failed = Some(why.to_string()),
     }
     let mut later = Vec::new();
-    let mut has_answered = false;
+    let mut has_frame = false;
     loop {
         let frame = open.reader.next_frame();
-        has_answered |= matches!(frame, Ok(Some(_)));
+        has_frame |= matches!(frame, Ok(Some(_)));
         match frame {
             Ok(Some(frame)) if matches!(frame.header.kind, Kind::ControlReply | Kind::Notice) => {
                 later.push((frame.header, frame.body.to_vec()));
@@ -139,8 +139,7 @@ fn receive_from(transport: &mut RemoteTransport, index: usize, now: Time) {
         }
     }
     transport.servers[index].open = Some(open);
-    if has_answered {
-        transport.servers[index].presence.on_answer(now);
+    if has_frame {
         transport.servers[index].is_suspected = false;
     }
     for (header, body) in later {

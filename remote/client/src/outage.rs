@@ -8,7 +8,7 @@
 //!
 //! | a server | is given up when a witness |
 //! |---|---|
-//! | leaves a request unanswered and sends nothing for [`STALLED`], or answers what was sent as long after it | answered since before the request |
+//! | leaves a request unanswered and answers no other for [`STALLED`], or answers what was sent as long after it | answered since before the request |
 //! | has no connection for [`GRACE`] | answered for as long, in which an attempt to connect failed |
 //! | is not connected to, since it broke the protocol | answered for [`GRACE`] |
 //!
@@ -33,7 +33,7 @@ pub const STILL_SILENT: Nanos = Nanos::millis(1000);
 pub struct Presence {
     /// Since when there is no connection.
     down_since: Option<Time>,
-    /// When something arrived last on the present connection, and since when there was no [`GAP`].
+    /// When a request was answered last on the present connection, and since when there was no [`GAP`].
     answers: Option<Answers>,
     /// When the last attempt to connect that failed was begun.
     failed_attempt: Option<Time>,
@@ -68,7 +68,7 @@ impl Presence {
         };
     }
 
-    /// Something arrived on the connection.
+    /// A request was answered on the connection. Frames that answer none show nothing of what becomes of requests.
     pub fn on_answer(&mut self, now: Time) {
         self.failed_request = None;
         if let Some(answers) = &mut self.answers {
@@ -79,12 +79,12 @@ impl Presence {
         }
     }
 
-    /// When something arrived last on the present connection, or when it was made.
+    /// When a request was answered last on the present connection, or when it was made.
     pub fn last_answer(&self) -> Option<Time> {
         self.answers.map(|answers| answers.last)
     }
 
-    /// Returns true if something has arrived since a time.
+    /// Returns true if a request was answered since a time.
     pub fn has_answered_since(&self, time: Time) -> bool {
         self.answers.is_some_and(|answers| answers.last >= time)
     }

@@ -127,8 +127,9 @@ impl RemoteTransport {
         Ok(())
     }
 
-    /// Records a reply: the latency of its host, and the use of its object.
+    /// Records a reply: that its server answers, the latency of its host, and the use of its object.
     fn measure(&mut self, server: usize, segment: &Segment, now: Time) {
+        self.servers[server].presence.on_answer(now);
         let time = since_start(now);
         let trip = time.saturating_sub(since_start(segment.sent));
         if let Some(host) = self.servers[server].host()

@@ -216,7 +216,7 @@ pub fn on_control_frame(
         }
         return;
     }
-    let Some(asked) = transport.servers[server].take_asked(header.request) else {
+    let Some(asked) = transport.servers[server].take_asked(header.request, now) else {
         return;
     };
     if let Asked::Permit(_) = asked {

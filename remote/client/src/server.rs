@@ -312,8 +312,10 @@ impl Server {
     }
 
     /// What a reply is to, if it is to a control request that is not answered yet.
-    pub fn take_asked(&mut self, number: u32) -> Option<Asked> {
-        self.asked.remove(&number)
+    pub fn take_asked(&mut self, number: u32, now: Time) -> Option<Asked> {
+        let asked = self.asked.remove(&number)?;
+        self.presence.on_answer(now);
+        Some(asked)
     }
 
     /// A renewal was answered that was sent at a time.

@@ -3,8 +3,8 @@
 use crate::interposer::{Direction, Network, Verdict};
 use crate::space::{Page, Space};
 use crate::{PagingServer, count, is_create, space_on};
-use remote_wire::Kind;
 use remote_wire::control::{ControlRequest, decode};
+use remote_wire::{Header, Kind};
 use selfpage_remote_client::OBJECT_PAGES;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -102,6 +102,26 @@ fn a_link_on_which_requests_wait_for_seconds_is_not_silent() {
     assert_eq!(space.read(0, 4), Ok(vec![2, 1, 1, 1]));
     let connections = connections.load(Ordering::Relaxed);
     assert_eq!(connections, 0, "they are made again");
+}
+
+/// A frame that answers nothing is no sign that a server goes on with what it was asked.
+#[test]
+fn a_server_that_sends_frames_and_answers_nothing_is_silent() {
+    let servers = [PagingServer::start(1), PagingServer::start(2)];
+    let mut space = space_on(&servers);
+    space.write(0, 4, 1).unwrap();
+    let insert = servers[0].interposer.inserter();
+    servers[0]
+        .interposer
+        .set(move |direction, _, _| match direction {
+            Direction::ToServer => {
+                insert(&Header::control(Kind::Notice, 0), &[0xff; 4]);
+                Verdict::Forward
+            }
+            Direction::ToClient => Verdict::Drop,
+        });
+    assert_eq!(space.write(0, 1, 2), Ok(()));
+    assert_eq!(space.read(0, 4), Ok(vec![2, 1, 1, 1]));
 }
 
 /// More than the schedule's bound on what is in flight.
