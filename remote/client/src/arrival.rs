@@ -1,7 +1,8 @@
 //! What arrives at the thread that serves pages: from servers, and from the threads that wait for others.
 
 use crate::broker_link::BrokerNews;
-use crate::connector::Attempt;
+use crate::connector::{Attempt, ServerConnection};
+use crate::objects::bit;
 use crate::permits;
 use crate::process::MAX_SERVERS;
 use crate::server::Server;
@@ -10,6 +11,7 @@ use disk::time::{Nanos, Time};
 use remote_broker::protocol::{Cluster, Member};
 use remote_policy::identity::HostId;
 use remote_wire::Kind;
+use remote_wire::identity::is_id_of_key;
 use rustix::event::Timespec;
 use rustix::event::epoll;
 use rustix::fd::OwnedFd;
@@ -178,11 +180,11 @@ pub fn on_attempt(
         // It was begun before the server moved: what is there now may be another host.
         return transport.servers[server].retry();
     }
+    let ago = Nanos::from(begun.elapsed());
+    let begun = Time(now.0.saturating_sub(ago.0));
     let connection = match outcome {
         Ok(connection) => connection,
         Err(why) => {
-            let ago = Nanos::from(begun.elapsed());
-            let begun = Time(now.0.saturating_sub(ago.0));
             let to = &mut transport.servers[server];
             to.presence.on_attempt_failed(begun);
             return tracing::debug!("{}: {why}", to.address);
@@ -192,7 +194,19 @@ pub fn on_attempt(
         // A second one, of a connector that was told to hurry.
         return;
     }
-    if let Some(known) = alias_of(transport, server, connection.welcome.server.host) {
+    let host = connection.welcome.server.host;
+    if is_of_other_machine(&transport.servers[server], &connection) && has_copies(transport, server)
+    {
+        // What has its pages may be elsewhere, or come back.
+        let to = &mut transport.servers[server];
+        to.presence.on_attempt_failed(begun);
+        if to.on_alias(now) {
+            let (name, other) = (&to.name, &connection.welcome.name);
+            tracing::warn!("{other} is at {address}, where {name} was, and has none of its pages");
+        }
+        return;
+    }
+    if let Some(known) = alias_of(transport, server, host) {
         let name = known.name.clone();
         if transport.servers[server].on_alias(now) {
             tracing::warn!(
@@ -202,11 +216,9 @@ pub fn on_attempt(
         return;
     }
     let (to, epoll) = (&mut transport.servers[server], &transport.epoll);
-    let before = to
-        .host()
-        .filter(|host| *host != connection.welcome.server.host);
+    let before = to.host().filter(|before| *before != host);
     if let Some(gone) = before {
-        // Another host has the address now. Its copies are dropped as those of a server that starts again.
+        // Another host has the address now.
         let _ = transport.organizer.on_server_lost(gone);
     }
     match to.connect(connection, now, epoll, server) {
@@ -249,11 +261,28 @@ fn add_server(transport: &mut RemoteTransport, member: &Member, wanted: &[Member
 }
 
 /// Returns true if a server is away and has no copy, and is none of those that are wanted.
-fn is_needless(transport: &mut RemoteTransport, index: usize, wanted: &[Member]) -> bool {
+fn is_needless(transport: &RemoteTransport, index: usize, wanted: &[Member]) -> bool {
     let server = &transport.servers[index];
     let is_away = !server.is_up() && !wanted.iter().any(|member| server.is_of(member));
-    let objects = &mut transport.objects;
-    is_away && (0..objects.len()).all(|it| objects.get(it).copy_at(index).is_none())
+    is_away && !has_copies(transport, index)
+}
+
+/// Returns true if a server has a copy of an object.
+fn has_copies(transport: &RemoteTransport, server: usize) -> bool {
+    let mut objects = transport.objects.iter();
+    objects.any(|(_, of)| of.servers(|_| true) & bit(server) != 0)
+}
+
+/// Returns true if another machine is at a server's address. Its own machine has another id once it has booted again, and
+/// none of the pages: it is known by its key, in the clear by its name.
+fn is_of_other_machine(server: &Server, found: &ServerConnection) -> bool {
+    let (key, welcome) = (found.link.peer_key(), &found.welcome);
+    let is_other = |known: HostId| match key {
+        Some(_) => !is_id_of_key(known, key),
+        None => known != welcome.server.host && server.name != welcome.name,
+    };
+    // The name of one that was restored is not known.
+    server.name != server.address && server.host().is_some_and(is_other)
 }
 
 /// The server that has this host by another address: two copies of an object there were one.
@@ -261,4 +290,60 @@ fn alias_of(transport: &RemoteTransport, server: usize, host: HostId) -> Option<
     let mut others = transport.servers.iter().enumerate();
     let is_same = |(at, other): &(usize, &Server)| *at != server && other.host() == Some(host);
     others.find(is_same).map(|(_, other)| other)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::OBJECT_PAGES;
+    use crate::objects::{ObjectMap, SpaceSize};
+    use crate::restore::tests::{CLIENT, transport_of};
+    use remote_policy::identity::Incarnation;
+    use std::net::SocketAddr;
+    use std::sync::mpsc::channel;
+    use wired::PAGE;
+
+    #[test]
+    fn a_host_that_has_the_address_of_another_one_gets_a_place_of_its_own() {
+        let space = SpaceSize {
+            bytes: OBJECT_PAGES * PAGE as u64,
+            has_stripes: false,
+        };
+        let state = ObjectMap::new_state(space, false).unwrap();
+        let mut transport = transport_of(ObjectMap::new(CLIENT.host, space, None, state));
+        let [address, control]: [SocketAddr; 2] = [1, 2].map(|at| ([127, 0, 1, at], 1).into());
+        let mut first = Server::new(address.to_string(), channel().0);
+        first.incarnation = Some(Incarnation::new(HostId(7), 1, 1));
+        assert!(first.on_alias(Time(0)));
+        transport.servers.push(first);
+        let member = |host, paging| Member {
+            server: Incarnation::new(HostId(host), 1, 1),
+            name: format!("server{host}"),
+            paging,
+            control,
+            since: 0,
+        };
+        let cluster = |members| Cluster {
+            broker: None,
+            members,
+        };
+        on_cluster(&mut transport, &cluster(vec![member(8, address)]), Time(0));
+        let addresses = |transport: &RemoteTransport| -> Vec<String> {
+            let servers = transport.servers.iter();
+            servers.map(|server| server.address.clone()).collect()
+        };
+        assert_eq!(
+            addresses(&transport),
+            [address, address].map(|at| at.to_string())
+        );
+        // The first one is elsewhere.
+        let moved: SocketAddr = ([127, 0, 1, 3], 1).into();
+        transport.servers[1].incarnation = Some(Incarnation::new(HostId(8), 1, 1));
+        let members = vec![member(7, moved), member(8, address)];
+        on_cluster(&mut transport, &cluster(members), Time(0));
+        assert_eq!(
+            addresses(&transport),
+            [moved, address].map(|at| at.to_string())
+        );
+    }
 }

@@ -64,7 +64,7 @@ pub struct Server {
     pub presence: Presence,
     /// It leaves a read unanswered for too long, and nothing else comes from it.
     pub is_suspected: bool,
-    /// It was last found to be known under another address.
+    /// What was last found at its address is another server, or known under another address.
     is_alias: bool,
     /// It was saved so: its life, its permit and its control port.
     saved: Option<(
@@ -143,9 +143,10 @@ impl Server {
         self.incarnation.map(|incarnation| incarnation.host)
     }
 
-    /// Returns true if it is the server of a member, or at its address.
+    /// Returns true if it is the server of a member, or at its address, where no other one was found there.
     pub fn is_of(&self, member: &Member) -> bool {
-        self.host() == Some(member.host()) || self.address == member.paging.to_string()
+        let is_there = !self.is_alias && self.address == member.paging.to_string();
+        is_there || self.host() == Some(member.host())
     }
 
     /// Another server has its place and its connector.
@@ -287,7 +288,7 @@ impl Server {
         open.is_some_and(|open| open.link.is_within_machine())
     }
 
-    /// The server is known under another address: tries again later. Returns true the first time.
+    /// What is at its address is another server: tries again later. Returns true the first time.
     pub fn on_alias(&mut self, now: Time) -> bool {
         self.reconnect_at = Some(now + PAUSES[1]);
         !std::mem::replace(&mut self.is_alias, true)

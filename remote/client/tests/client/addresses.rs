@@ -1,15 +1,18 @@
 //! Servers whose addresses change.
 
+use crate::interposer::Interposer;
 use crate::space::Space;
-use crate::{config, wait_until};
+use crate::{EIO, PagingServer, config, count, refuse_all, wait_until};
 use remote_broker::client::find_cluster;
 use remote_broker::link::ControlLinks;
 use remote_broker::protocol::{Hello, Member};
 use remote_broker::{BrokerConfig, RunningBroker, SeatConfig, frame};
 use remote_policy::identity::{HostId, Incarnation};
 use remote_server::{Server, ServerConfig};
+use remote_wire::{Kind, Status};
 use std::io::Write;
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::Ordering;
 
 /// More hosts than a client has places for servers.
 const MANY: u8 = 40;
@@ -130,4 +133,53 @@ fn a_server_takes_the_place_of_one_that_is_gone() {
     wait_until("a copy is made", || space.progress.copies_made() > 0);
     drop(first);
     assert_eq!(space.read(0, 4), Ok(vec![1; 4]));
+}
+
+/// As where a server of DHCP gives it to another machine: the first one is elsewhere with its pages, or comes back.
+#[test]
+fn a_server_whose_address_another_host_has_for_a_while_keeps_its_copies() {
+    let (first, other) = (PagingServer::start(1), PagingServer::start(2));
+    let before = Interposer::new(first.address());
+    let mut space = Space::new(&[before.address], 1);
+    space.write(0, 8, 1).unwrap();
+    let connections = count(&other.interposer, |header, _| header.kind == Kind::Control);
+    before.point_to(other.address());
+    wait_until("the other host is connected to", || {
+        connections.load(Ordering::Relaxed) > 0
+    });
+    before.point_to(first.address());
+    assert_eq!(space.read(0, 8), Ok(vec![1; 8]));
+}
+
+/// It has another id then, and none of the pages.
+#[test]
+fn a_machine_that_has_booted_again_is_used_at_once() {
+    let (first, name) = (PagingServer::start(1), config(1).name);
+    let second = Server::start(ServerConfig { name, ..config(2) }).unwrap();
+    let again = Interposer::new(second.address());
+    let before = Interposer::new(first.address());
+    let mut space = Space::new(&[before.address], 1);
+    space.write(0, 8, 1).unwrap();
+    let connections = count(&again, |header, _| header.kind == Kind::Control);
+    before.point_to(again.address);
+    wait_until("it is connected to", || {
+        connections.load(Ordering::Relaxed) > 0
+    });
+    assert_eq!(space.read(0, 1), Err(EIO));
+    assert_eq!(space.write(0, 8, 2), Ok(()));
+    assert_eq!(space.read(0, 8), Ok(vec![2; 8]));
+}
+
+#[test]
+fn another_host_at_the_address_of_a_server_without_copies_takes_its_place() {
+    let (first, other) = (PagingServer::start(1), PagingServer::start(2));
+    let before = Interposer::new(first.address());
+    let mut space = Space::new(&[before.address], 1);
+    // There is a connection.
+    assert_eq!(space.write(0, 1, 1), Ok(()));
+    refuse_all(&first.interposer, Kind::Read, Status::NoObject);
+    assert_eq!(space.read(0, 1), Err(EIO));
+    before.point_to(other.address());
+    assert_eq!(space.write(0, 8, 2), Ok(()));
+    assert_eq!(space.read(0, 8), Ok(vec![2; 8]));
 }

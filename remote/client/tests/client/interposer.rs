@@ -47,6 +47,7 @@ pub enum Network {
 type Rule = Box<dyn FnMut(Direction, &mut Header, &mut Vec<u8>) -> Verdict + Send>;
 
 struct Shared {
+    server: Mutex<SocketAddr>,
     rule: Mutex<Rule>,
     network: Mutex<Network>,
     /// Frames of no server that go to the client.
@@ -65,6 +66,7 @@ impl Interposer {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let shared = Arc::new(Shared {
+            server: Mutex::new(server),
             rule: Mutex::new(Box::new(|_, _, _| Verdict::Forward)),
             network: Mutex::new(Network::Connected),
             inserted: Mutex::default(),
@@ -75,7 +77,7 @@ impl Interposer {
             for client in listener.incoming() {
                 let shared = Arc::clone(&of_threads);
                 // Its error is the end of a connection.
-                std::thread::spawn(move || pass(client?, server, &shared));
+                std::thread::spawn(move || pass(client?, &shared));
             }
         });
         Self { address, shared }
@@ -107,6 +109,11 @@ impl Interposer {
             inserted.extend(header.encode(body));
             inserted.extend(body);
         }
+    }
+
+    /// Passes what comes from now on to another server. Connections to the one before end.
+    pub fn point_to(&self, server: SocketAddr) {
+        *self.shared.server.lock().unwrap() = server;
     }
 
     /// Changes what passes at all.
@@ -171,16 +178,17 @@ impl End {
     }
 }
 
-fn pass(client: TcpStream, server: SocketAddr, shared: &Shared) -> io::Result<()> {
+fn pass(client: TcpStream, shared: &Shared) -> io::Result<()> {
     while *shared.network.lock().unwrap() == Network::Partitioned {
         std::thread::sleep(Duration::from_millis(10));
     }
-    let (mut client, mut server) = (End::new(client)?, End::new(TcpStream::connect(server)?)?);
+    let address = *shared.server.lock().unwrap();
+    let (mut client, mut server) = (End::new(client)?, End::new(TcpStream::connect(address)?)?);
     let pause = Timespec {
         tv_sec: 0,
         tv_nsec: 1_000_000,
     };
-    loop {
+    while *shared.server.lock().unwrap() == address {
         match *shared.network.lock().unwrap() {
             Network::Connected => {}
             Network::Partitioned => {
@@ -198,6 +206,7 @@ fn pass(client: TcpStream, server: SocketAddr, shared: &Shared) -> io::Result<()
             return Ok(());
         }
     }
+    Ok(())
 }
 
 /// Passes what has arrived. Returns false at the end of the stream.
