@@ -18,7 +18,7 @@ use wired::PAGE;
 /// How long nothing is copied after pages could not be read from any copy.
 const COPY_PAUSE: Nanos = Nanos::millis(5000);
 /// Most pages that a copy is made without: more are no single sectors that fail, but a disk.
-const MOST_PASSED: u64 = 16;
+pub const MOST_PASSED: usize = 16;
 
 /// An object whose pages are being copied.
 #[derive(Clone, Copy, Debug)]
@@ -273,7 +273,7 @@ pub fn on_unreadable(transport: &mut RemoteTransport, read: &Segment, now: Time)
         );
     }
     transport.copy = Some(job);
-    if job.passed > MOST_PASSED {
+    if job.passed > MOST_PASSED as u64 {
         pause(transport, now);
     }
 }

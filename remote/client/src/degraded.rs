@@ -16,6 +16,7 @@ use disk::time::{Nanos, Time};
 use iochannel::Op;
 use remote_policy::redundancy::ServerSet;
 use remote_wire::MAX_RUN;
+use rustix::io::Errno;
 use std::ops::Range;
 use wired::PAGE;
 
@@ -104,8 +105,9 @@ pub fn begin(
         let Some(source) = transport.stripes.get(stripe).map(|it| it.parts[source]) else {
             continue;
         };
-        let is_held = |page: u64| transport.objects.is_held(source, page);
-        if !pages.clone().any(is_held) {
+        // A page that is lost was written, and is in the sums of the others.
+        let is_written = |page: u64| transport.objects.version(source, page).0 != 0;
+        if !pages.clone().any(is_written) {
             continue;
         }
         let purpose = Purpose::DegradedRead { at };
@@ -184,7 +186,7 @@ fn complete(transport: &mut RemoteTransport, at: usize, now: Time) {
         Err(why) => {
             let id = transport.objects.id(segment.object);
             tracing::warn!("{id} cannot be read from the others of its stripe: {why}");
-            fail(transport, at, now);
+            fail(transport, at, ServerSet::MAX, now);
         }
     }
 }
@@ -221,12 +223,31 @@ pub fn has_sources(transport: &RemoteTransport, at: usize, usable: ServerSet) ->
     stripes::usable_sources(transport, object, usable).is_some()
 }
 
-/// A source of a degraded read cannot be read now: the read goes on as if it had not begun, somewhat later.
-pub fn fail(transport: &mut RemoteTransport, at: usize, now: Time) {
+/// A source of a degraded read was not read. Where none of its copies has the pages, they are read there once more, as
+/// what a server sent may have been wrong once, and then of other parts only.
+pub fn on_unread(
+    transport: &mut RemoteTransport,
+    at: usize,
+    source: &Segment,
+    result: Result<(), Errno>,
+    now: Time,
+) {
+    let failed = match result {
+        Err(Errno::IO) => transport.objects.at(source.object).readable(),
+        _ => 0,
+    };
+    fail(transport, at, failed, now);
+}
+
+/// A source of a degraded read cannot be read now, or at `failed` servers: the read goes on as if it had not begun,
+/// somewhat later.
+pub fn fail(transport: &mut RemoteTransport, at: usize, failed: ServerSet, now: Time) {
     let parent = transport.degraded.list[at].parent;
     end_requests(transport, at);
     let slot = parent.and_then(|number| transport.requests.slot_of(number));
     if let Some(segment) = slot.and_then(|slot| transport.requests.get(slot)) {
+        let [once, twice] = segment.failed_sources;
+        segment.failed_sources = [once | failed, twice | once & failed];
         segment.is_reconstructed = false;
         segment.not_before = now + RETRY;
     }
@@ -249,7 +270,7 @@ pub fn on_stripe_ended(transport: &mut RemoteTransport, stripe: usize, now: Time
     for at in 0..transport.degraded.list.len() {
         let read = &transport.degraded.list[at];
         if read.parent.is_some() && read.stripe == stripe {
-            fail(transport, at, now);
+            fail(transport, at, 0, now);
         }
     }
 }

@@ -58,7 +58,10 @@ impl RemoteTransport {
             // Those of an earlier copy end with it.
             Purpose::CopyWrite => copying::on_failed(self, now),
             Purpose::CopyRead { .. } => copying::on_unreadable(self, &segment, now),
-            Purpose::DegradedRead { at } => degraded::fail(self, at, now),
+            Purpose::DegradedRead { at } => degraded::on_unread(self, at, &segment, result, now),
+            Purpose::StripeRead if result == Err(Errno::IO) => {
+                stripe_job::on_unreadable(self, self.requests.number(slot), now);
+            }
             Purpose::Part(_) | Purpose::StripeRead | Purpose::StripeWrite => {}
         }
     }

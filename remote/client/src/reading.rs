@@ -47,30 +47,37 @@ pub fn route(transport: &mut RemoteTransport, slot: usize, segment: &Segment, no
         (ReadRoute::Copy(servers), _) => send_to_nearest(transport, slot, servers, now),
         (ReadRoute::Fail, _) => transport.end_read(slot, Err(Errno::IO), now),
         // Its sources have changed.
-        (_, Purpose::DegradedRead { at }) => degraded::fail(transport, at, now),
+        (_, Purpose::DegradedRead { at }) => degraded::fail(transport, at, 0, now),
         (ReadRoute::Reconstruct, _) => {
-            let usable = view.connected & !view.suspected;
+            let usable = usable(&view, segment);
             degraded::begin(transport, slot, segment, usable, now);
         }
         // The job may be what this source waits for: it begins anew, of others.
         (ReadRoute::Wait, Purpose::StripeRead) => {
-            transport.end_read(slot, Err(Errno::IO), now);
+            transport.end_read(slot, Err(Errno::AGAIN), now);
         }
         (ReadRoute::Wait, _) => {}
     }
 }
 
+/// The servers at which a read's pages may be read from other parts of its stripe.
+fn usable(view: &ReadView, segment: &Segment) -> ServerSet {
+    view.connected & !view.suspected & !segment.failed_sources[1]
+}
+
 fn view_of(transport: &RemoteTransport, segment: &Segment) -> ReadView {
     let connected = connected(&transport.servers);
     let suspected = suspected(transport);
+    let current = transport.objects.at(segment.object).readable();
+    let (object, failed) = (segment.object, segment.failed_sources[1]);
     let stripe = match segment.is_own() {
-        true => stripes::read_of(transport, segment.object, connected & !suspected),
-        // What is made of others is not made of what these are made of.
-        false if stripes::can_rebuild(transport, segment.object) => StripeRead::NotNow,
+        true => stripes::read_of(transport, object, connected & !suspected, failed),
+        // What is made of others is not made of what these are made of. It waits until it is made again.
+        false if current == 0 && stripes::can_rebuild(transport, object) => StripeRead::NotNow,
         false => StripeRead::Never,
     };
     ReadView {
-        current: transport.objects.at(segment.object).readable(),
+        current,
         failed: segment.failed,
         awaited: segment.awaited,
         connected,
@@ -171,7 +178,7 @@ fn hedge(transport: &mut RemoteTransport, slot: usize, segment: &Segment, now: T
                 && transport.budget.take(stripe_code::MEMBERS as u32) =>
         {
             transport.progress.count_hedged_read();
-            let usable = view.connected & !view.suspected;
+            let usable = usable(&view, segment);
             degraded::begin(transport, slot, segment, usable, now);
         }
         // It is silent, not slow, and other sources may answer.
@@ -179,7 +186,7 @@ fn hedge(transport: &mut RemoteTransport, slot: usize, segment: &Segment, now: T
             if view.awaited & view.suspected != 0
                 && degraded::has_sources(transport, at, view.connected & !view.suspected) =>
         {
-            degraded::fail(transport, at, now);
+            degraded::fail(transport, at, 0, now);
         }
         _ => {}
     }

@@ -69,6 +69,8 @@ pub struct Segment {
     pub late: ServerSet,
     /// Its pages are being reconstructed from the other parts of its stripe.
     pub is_reconstructed: bool,
+    /// Servers that could not serve a read of another part for it: once, and twice.
+    pub failed_sources: [ServerSet; 2],
 }
 
 impl Segment {
@@ -93,6 +95,7 @@ impl Segment {
             late_at: Time::NEVER,
             late: 0,
             is_reconstructed: false,
+            failed_sources: [0; 2],
         }
     }
 

@@ -16,6 +16,10 @@ use remote_wire::{Header, Kind, MAX_RUN};
 use std::ops::Range;
 use wired::PAGE;
 
+mod unreadable;
+
+pub use unreadable::on_unreadable;
+
 /// An object that is written.
 #[derive(Clone, Copy, Debug)]
 struct Target {
@@ -23,7 +27,8 @@ struct Target {
     /// The server of its copy, and the copy's generation.
     to: usize,
     generation: Generation,
-    /// Of each source's pages.
+    /// Which part it is, and the factors of the sources' pages.
+    part: usize,
     factors: [u8; MEMBERS],
 }
 
@@ -35,8 +40,14 @@ pub struct StripeJob {
     targets: Vec<Target>,
     /// The parities are written for the first time.
     is_first: bool,
-    /// The objects that are read.
+    /// The objects that are read, and the parts of which the next page cannot be read.
     sources: [usize; MEMBERS],
+    failed: Vec<usize>,
+    /// Pages below it are read one by one, since not all of them can be read.
+    single_until: u64,
+    /// Pages that were made, and those passed over with the source of which each cannot be read.
+    made: u64,
+    passed: Vec<(u64, usize)>,
     /// The run, and the version that its parities' pages get.
     next: u64,
     count: usize,
@@ -69,6 +80,7 @@ impl StripeJob {
                 object: parts[*part],
                 to: *to,
                 generation: transport.objects.generation(parts[*part], *to),
+                part: *part,
                 factors: factors(*part, sources)?,
             })
         };
@@ -78,6 +90,10 @@ impl StripeJob {
             stripe,
             is_first: false,
             sources: objects.try_into().ok()?,
+            failed: Vec::new(),
+            single_until: 0,
+            made: 0,
+            passed: Vec::new(),
             next: 0,
             count: 0,
             version: None,
@@ -118,7 +134,7 @@ pub fn rebuild(transport: &mut RemoteTransport, at: usize, (part, to): (usize, u
     };
     if transport.stripes.job.is_none()
         && now >= transport.stripes.retry_at
-        && let Some(sources) = stripes::sources_of(transport, stripe.parts[part])
+        && let Some(sources) = stripes::sources_of(transport, stripe.parts[part], &[])
     {
         transport.stripes.job = StripeJob::new(transport, at, &[(part, to)], &sources);
     }
@@ -195,11 +211,18 @@ fn read(transport: &mut RemoteTransport, job: &mut StripeJob, now: Time) -> bool
     let written = job.targets.iter().map(|target| target.object);
     let ends = written.map(|object| transport.objects.pages_of(object).end);
     let end = ends.max().unwrap_or(0);
-    job.next += job.count as u64;
+    if job.count > 0 {
+        (job.next, job.made) = (job.next + job.count as u64, job.made + job.count as u64);
+        job.failed.clear();
+    }
     while job.next < end && !is_made(transport, job, job.next) {
         job.next += 1;
     }
-    let run = job.next..end.min(job.next + background::run_pages(transport));
+    let most = match job.next < job.single_until {
+        true => 1,
+        false => background::run_pages(transport),
+    };
+    let run = job.next..end.min(job.next + most);
     let run = run.take_while(|page| is_made(transport, job, *page));
     job.count = run.count();
     job.sums.iter_mut().for_each(|pages| pages.fill(0));
@@ -207,20 +230,19 @@ fn read(transport: &mut RemoteTransport, job: &mut StripeJob, now: Time) -> bool
     job.version = job.is_first.then(|| transport.take_version());
     let pages = job.next..job.next + job.count as u64;
     for (at, source) in job.sources.into_iter().enumerate() {
-        let is_held = |page: u64| transport.objects.is_held(source, page);
-        if !pages.clone().any(is_held) {
+        // A page that is lost was written, and is in the sums of the others.
+        let is_written = |page: u64| transport.objects.version(source, page).0 != 0;
+        if !pages.clone().any(is_written) {
             continue;
         }
         let segment = Segment::new(Purpose::StripeRead, Op::Read, source, pages.clone(), now);
-        match transport.requests.add(segment) {
-            Some(slot) => {
-                job.reading.push((transport.requests.number(slot), at));
-                transport.route(slot, now);
-            }
-            // Found to be lost with the next step.
-            None => job.reading.push((u32::MAX, at)),
-        }
+        // Without a slot it is found to be lost with the next step.
+        let slot = transport.requests.add(segment);
+        let number = slot.map_or(u32::MAX, |slot| transport.requests.number(slot));
+        job.reading.push((number, at));
     }
+    // Their routes come with the next flush, as one that fails changes this job.
+    transport.has_unsent = true;
     job.count > 0
 }
 
@@ -328,7 +350,11 @@ fn complete(transport: &mut RemoteTransport, job: &StripeJob, now: Time) {
     if job.is_first {
         return stripes::on_computed(transport, job.stripe, now);
     }
+    if job.passed.len() as u64 > job.made {
+        return stripes::on_job_failed(transport, job.stripe, now);
+    }
     for target in &job.targets {
+        unreadable::name_passed(transport, job, target.object);
         if let Some(copy) = transport.objects.get(target.object).copy_at(target.to) {
             copy.state = CopyState::Current;
         }

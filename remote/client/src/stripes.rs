@@ -36,7 +36,7 @@ pub struct StripedObjects {
 
 impl StripedObjects {
     /// Which part an object is.
-    fn part_of(&self, object: usize) -> Option<usize> {
+    pub fn part_of(&self, object: usize) -> Option<usize> {
         self.parts.iter().position(|part| *part == object)
     }
 }
@@ -184,16 +184,27 @@ pub fn can_rebuild(transport: &RemoteTransport, object: usize) -> bool {
     look(transport, object, Stripe::can_rebuild) == Some(true)
 }
 
-/// The parts that give another one.
-pub fn sources_of(transport: &RemoteTransport, object: usize) -> Option<Vec<usize>> {
-    look(transport, object, Stripe::sources)?
+/// The parts that give another one, without some.
+pub fn sources_of(
+    transport: &RemoteTransport,
+    object: usize,
+    failed: &[usize],
+) -> Option<Vec<usize>> {
+    let of_part = |rules: &Stripe, part, view: StripeView<'_>| rules.sources(part, view, failed);
+    look(transport, object, of_part)?
 }
 
-/// Whether the other parts of an object's stripe give its pages, those at some servers in particular.
-pub fn read_of(transport: &RemoteTransport, object: usize, usable: ServerSet) -> StripeRead {
+/// Whether the other parts of an object's stripe give its pages, those at some servers in particular. What `failed`
+/// servers have does not.
+pub fn read_of(
+    transport: &RemoteTransport,
+    object: usize,
+    usable: ServerSet,
+    failed: ServerSet,
+) -> StripeRead {
     let of_part = |rules: &Stripe, part, view: StripeView<'_>| {
-        let is_usable = rules.sources_at::<MEMBERS>(part, view, usable).is_some();
-        match (is_usable, rules.can_rebuild(part, view)) {
+        let is_given = |by| rules.sources_at::<MEMBERS>(part, view, by).is_some();
+        match (is_given(usable & !failed), is_given(!failed)) {
             (true, _) => StripeRead::Now,
             (false, true) => StripeRead::NotNow,
             (false, false) => StripeRead::Never,

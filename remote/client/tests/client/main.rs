@@ -15,6 +15,7 @@ mod paging_file;
 mod permits;
 mod refusals;
 mod space;
+mod stripe_sources;
 mod stripes;
 
 use interposer::{Direction, Interposer, Verdict};

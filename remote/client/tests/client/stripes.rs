@@ -8,11 +8,11 @@ use std::time::Duration;
 
 pub const MEMBERS: u64 = 4;
 /// Pages of a request, and requests of an object: its pages are no whole number of a copy's runs.
-const RUN: usize = 10;
+pub const RUN: usize = 10;
 const RUNS: u64 = 7;
 
 /// The runs of an object. Of the pages of one place some members have none.
-fn runs(object: u64) -> impl Iterator<Item = u64> {
+pub fn runs(object: u64) -> impl Iterator<Item = u64> {
     let first = object * (selfpage_remote_client::OBJECT_PAGES + 5);
     (0..RUNS).map(move |run| first + run * RUN as u64)
 }

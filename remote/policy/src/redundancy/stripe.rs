@@ -284,10 +284,16 @@ impl Stripe {
     }
 
     /// The parts that give another one: as many as there are members, those first that are connected and cost least.
-    /// `None` if too few can be read.
-    pub fn sources(&self, part: usize, view: StripeView<'_>) -> Option<Vec<usize>> {
+    /// `None` if too few can be read, besides those that have `failed`.
+    pub fn sources(
+        &self,
+        part: usize,
+        view: StripeView<'_>,
+        failed: &[usize],
+    ) -> Option<Vec<usize>> {
         let is_readable = |other: &usize| *other != part && view.parts[*other].current != 0;
-        let mut sources: Vec<_> = (0..view.parts.len()).filter(is_readable).collect();
+        let others = (0..view.parts.len()).filter(is_readable);
+        let mut sources: Vec<_> = others.filter(|other| !failed.contains(other)).collect();
         sources.sort_by_key(|other| view.parts[*other].current & view.connected == 0);
         sources.truncate(self.shape.data.into());
         (self.protects() && sources.len() == usize::from(self.shape.data)).then_some(sources)

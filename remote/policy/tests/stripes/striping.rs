@@ -94,7 +94,7 @@ impl World {
                 self.begin_job(targets, (0..MEMBERS).collect());
             }
             Some(StripeStep::Rebuild { part, to }) if self.job.is_none() => {
-                let sources = self.ask(|stripe, view| stripe.sources(part, view));
+                let sources = self.ask(|stripe, view| stripe.sources(part, view, &[]));
                 let copy = self.objects[part].filling();
                 if let (Some(Some(sources)), Some(copy)) = (sources, copy) {
                     assert_eq!(copy.server, to);
