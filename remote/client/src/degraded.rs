@@ -105,6 +105,9 @@ pub fn begin(
         let Some(source) = transport.stripes.get(stripe).map(|it| it.parts[source]) else {
             continue;
         };
+        // One that is shorter is zeros there.
+        let end = transport.objects.pages_of(source).end;
+        let pages = pages.start..pages.end.min(end);
         // A page that is lost was written, and is in the sums of the others.
         let is_written = |page: u64| transport.objects.version(source, page).0 != 0;
         if !pages.clone().any(is_written) {

@@ -230,6 +230,9 @@ fn read(transport: &mut RemoteTransport, job: &mut StripeJob, now: Time) -> bool
     job.version = job.is_first.then(|| transport.take_version());
     let pages = job.next..job.next + job.count as u64;
     for (at, source) in job.sources.into_iter().enumerate() {
+        // One that is shorter is zeros there.
+        let end = transport.objects.pages_of(source).end;
+        let pages = pages.start..pages.end.min(end);
         // A page that is lost was written, and is in the sums of the others.
         let is_written = |page: u64| transport.objects.version(source, page).0 != 0;
         if !pages.clone().any(is_written) {

@@ -66,7 +66,16 @@ impl Space {
         Self::start(objects, servers, 2, false, Some(COLD))
     }
 
-    /// Likewise, and encrypts its pages.
+    /// Likewise, of so many pages.
+    pub fn striped_pages(pages: u64, servers: &[SocketAddr]) -> Self {
+        Self::run(RemoteConfig {
+            size: pages * PAGE as u64,
+            stripe_after: Some(COLD),
+            ..config(1, servers, 2)
+        })
+    }
+
+    /// Like [`Space::striped`], and encrypts its pages.
     pub fn striped_and_encrypted(objects: u64, servers: &[SocketAddr]) -> Self {
         Self::start(objects, servers, 2, true, Some(COLD))
     }

@@ -1,4 +1,4 @@
-//! What a stripe's parts are made of: pages that cannot be read.
+//! What a stripe's parts are made of: objects that end early, and pages that cannot be read.
 
 use crate::interposer::{Direction, Verdict};
 use crate::space::Space;
@@ -6,12 +6,16 @@ use crate::stripes::{MEMBERS, RUN, check, runs, striped};
 use crate::{EIO, PagingServer, is_create, refuse, wait_until};
 use remote_wire::{Kind, Status};
 use selfpage_remote_client::OBJECT_PAGES;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 /// A page that each member has, and the server that cannot read it.
 const BAD: u64 = 33;
 const BAD_SERVER: usize = 1;
+/// Pages of an object that ends within a run of a copy.
+const SHORT: u64 = 100;
 
 /// A stripe whose first server has ended. One of the others reads all pages but one place of its objects, and they make
 /// copies or not.
@@ -100,5 +104,38 @@ fn a_part_is_made_again_but_for_a_page_that_a_source_cannot_read() {
         let page = object * OBJECT_PAGES + BAD;
         assert_eq!(space.write(page, 1, 7), Ok(()));
         assert_eq!(space.read(page, 1), Ok(vec![7]));
+    }
+}
+
+#[test]
+fn an_object_that_is_shorter_than_the_others_is_part_of_a_stripe() {
+    for lost in [0, 1] {
+        let mut servers: Vec<_> = (1..=5).map(PagingServer::start).collect();
+        let addresses: Vec<SocketAddr> = servers.iter().map(PagingServer::address).collect();
+        let mut space = Space::striped_pages((MEMBERS - 1) * OBJECT_PAGES + SHORT, &addresses);
+        let firsts = (0..MEMBERS).map(|object| object * OBJECT_PAGES);
+        let runs: Vec<u64> = firsts
+            .flat_map(|first| (first..first + SHORT).step_by(RUN))
+            .chain((0..MEMBERS - 1).map(|object| object * OBJECT_PAGES + SHORT))
+            .collect();
+        for from in &runs {
+            space.write(*from, RUN, (*from % 251) as u8).unwrap();
+        }
+        wait_until("there is a stripe", || space.progress.stripes_made() > 0);
+        // The second copies go with the next ticks.
+        std::thread::sleep(Duration::from_millis(500));
+        servers.remove(lost);
+        for object in 0..MEMBERS - 1 {
+            // Beyond the end of the short one.
+            let around = object * OBJECT_PAGES + SHORT - 5;
+            let read = space
+                .read(around, RUN)
+                .map(|pages| [pages[0], pages[RUN - 1]]);
+            let written = [around - 5, around + 5].map(|from| (from % 251) as u8);
+            assert_eq!(read, Ok(written), "object {object}");
+        }
+        for from in &runs {
+            assert_eq!(space.read(*from, RUN), Ok(vec![(*from % 251) as u8; RUN]));
+        }
     }
 }
