@@ -114,11 +114,11 @@ pub fn compute(transport: &mut RemoteTransport, at: usize) {
     if transport.stripes.job.is_some() {
         return;
     }
-    let server_of = |part: usize| {
-        let current = transport.objects.at(stripe.parts[part]).readable();
-        (part, current.trailing_zeros() as usize)
+    let server_of = |part: usize| Some((part, stripe.rules.server_of(part)?));
+    let parities = (MEMBERS..stripe.parts.len()).map(server_of);
+    let Some(parities) = parities.collect::<Option<Vec<_>>>() else {
+        return;
     };
-    let parities: Vec<_> = (MEMBERS..stripe.parts.len()).map(server_of).collect();
     let members: [usize; MEMBERS] = std::array::from_fn(|member| member);
     let job = StripeJob::new(transport, at, &parities, &members);
     transport.stripes.job = job.map(|job| StripeJob {
@@ -349,8 +349,20 @@ pub fn on_written(transport: &mut RemoteTransport, slot: usize, segment: &Segmen
     transport.has_unsent = true;
 }
 
+/// Removes the other copies of parities: they lack what was written, and count as whole.
+fn remove_unwritten(transport: &mut RemoteTransport, job: &StripeJob, now: Time) {
+    for target in &job.targets {
+        let copies = transport.objects.at(target.object).servers(|_| true);
+        let others = copies & !bit(target.to);
+        for server in (0..transport.servers.len()).filter(|at| others & bit(*at) != 0) {
+            transport.remove_copy(target.object, server, now);
+        }
+    }
+}
+
 fn complete(transport: &mut RemoteTransport, job: &StripeJob, now: Time) {
     if job.is_first {
+        remove_unwritten(transport, job, now);
         return stripes::on_computed(transport, job.stripe, now);
     }
     if job.passed.len() as u64 > job.made {
@@ -369,3 +381,6 @@ fn complete(transport: &mut RemoteTransport, job: &StripeJob, now: Time) {
     }
     transport.has_unsent = true;
 }
+
+#[cfg(test)]
+mod tests;

@@ -155,6 +155,11 @@ impl Stripe {
         matches!(self.state, StripeState::Whole | StripeState::Dissolving)
     }
 
+    /// The server of a part, once the stripe computes: a parity is written there.
+    pub fn server_of(&self, part: usize) -> Option<usize> {
+        self.servers[part]
+    }
+
     fn is_member(&self, part: usize) -> bool {
         part < usize::from(self.shape.data)
     }
