@@ -6,8 +6,9 @@ use crate::stripe_code::{MEMBERS, PARITIES};
 use crate::stripes::StripedObjects;
 use crate::transport::{RemoteTransport, connected, since_start};
 use disk::time::{Nanos, Time};
-use remote_policy::identity::HostId;
-use remote_policy::redundancy::{ColdPolicy, Redundancy, Stripe};
+use remote_policy::identity::{HostId, ObjectId};
+use remote_policy::lru_size::ObjectUse;
+use remote_policy::redundancy::{ColdPolicy, Redundancy, Stripe, StripeChoice, StripeShape};
 
 /// How often cold objects are looked for.
 const LOOK: Nanos = Nanos::seconds(1);
@@ -36,22 +37,44 @@ pub fn begin(transport: &mut RemoteTransport, now: Time) {
         ..ColdPolicy::default()
     };
     let uses: Vec<_> = (0..transport.objects.data())
-        .filter(|object| is_eligible(transport, *object))
         .filter_map(|object| transport.organizer.use_of(transport.objects.id(object)))
         .collect();
     let stored = Redundancy::Replicas(transport.replicas);
-    let cold = policy.select(&uses, stored, up, since_start(now));
-    let Some(shape) = cold.first().map(|one| one.shape) else {
-        return;
+    let select = |uses: &[ObjectUse]| policy.select(uses, stored, up, since_start(now));
+    let eligible = |id| {
+        let object = transport.objects.find(id);
+        object.filter(|object| is_eligible(transport, *object))
     };
-    let members = cold.iter().take(MEMBERS);
-    let members = members.filter_map(|one| transport.objects.find(one.usage.object));
+    if let Some((shape, members)) = choose(&uses, select, eligible) {
+        gather(transport, at, &members, shape, now);
+    }
+}
+
+/// The members of the next stripe. To look at an object reads all of its records, so of those that are cold only as many
+/// are looked at as it takes.
+fn choose(
+    uses: &[ObjectUse],
+    select: impl FnOnce(&[ObjectUse]) -> Vec<StripeChoice>,
+    eligible: impl FnMut(ObjectId) -> Option<usize>,
+) -> Option<(StripeShape, Vec<usize>)> {
+    let cold = select(uses);
+    let objects = cold.iter().map(|one| one.usage.object);
+    let members: Vec<_> = objects.filter_map(eligible).take(MEMBERS).collect();
+    let shape = cold.first()?.shape;
+    (members.len() == MEMBERS).then_some((shape, members))
+}
+
+/// Begins a stripe of some members.
+fn gather(
+    transport: &mut RemoteTransport,
+    at: usize,
+    members: &[usize],
+    shape: StripeShape,
+    now: Time,
+) {
     let first_parity = transport.objects.data() + at * PARITIES;
     let parities = first_parity..first_parity + usize::from(shape.parity);
-    let parts: Vec<usize> = members.chain(parities).collect();
-    if parts.len() < shape.parts() {
-        return;
-    }
+    let parts: Vec<usize> = members.iter().copied().chain(parities).collect();
     for object in &parts {
         transport.objects.set_stripe(*object, Some(at));
     }
@@ -101,4 +124,46 @@ pub fn place_beside(transport: &mut RemoteTransport, object: usize, beside: Serv
         .organizer
         .place(id, pages, &exclude, since_start(now));
     placement::carry_out(transport, action, now);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::OBJECT_PAGES;
+    use std::time::Duration;
+
+    #[test]
+    fn the_records_of_objects_that_are_not_cold_are_not_read() {
+        let now = Duration::from_secs(1000);
+        // Each is unused for 100 s longer than the one before.
+        let used = |number: u64| ObjectUse {
+            object: ObjectId {
+                client: HostId(1),
+                number,
+            },
+            size_pages: OBJECT_PAGES,
+            last_used: now - Duration::from_secs(100 * number),
+            faults: 0,
+        };
+        let uses: Vec<_> = (0..10).map(used).collect();
+        let looked_at = |cold_after, servers| {
+            let policy = ColdPolicy {
+                idle: Duration::from_secs(cold_after),
+                ..ColdPolicy::default()
+            };
+            let mut looked_at = Vec::new();
+            let select =
+                |uses: &[ObjectUse]| policy.select(uses, Redundancy::Replicas(2), servers, now);
+            let chosen = choose(&uses, select, |id| {
+                looked_at.push(id.number);
+                (id.number != 8).then_some(id.number as usize)
+            });
+            (looked_at, chosen.map(|(_, members)| members))
+        };
+        assert_eq!(looked_at(1000, 6), (vec![], None));
+        assert_eq!(looked_at(0, 4), (vec![], None));
+        assert_eq!(looked_at(650, 6), (vec![9, 8, 7], None));
+        let members = (vec![9, 8, 7, 6, 5], Some(vec![9, 7, 6, 5]));
+        assert_eq!(looked_at(0, 6), members);
+    }
 }
