@@ -65,7 +65,7 @@ fn choose(
 }
 
 /// Begins a stripe of some members.
-fn gather(
+pub fn gather(
     transport: &mut RemoteTransport,
     at: usize,
     members: &[usize],
@@ -77,6 +77,10 @@ fn gather(
     let parts: Vec<usize> = members.iter().copied().chain(parities).collect();
     for object in &parts {
         transport.objects.set_stripe(*object, Some(at));
+    }
+    // They have those of an earlier stripe, whose end is saved.
+    for parity in &parts[MEMBERS..] {
+        transport.objects.forget(*parity);
     }
     let rules = Stripe::new(shape, since_start(now));
     transport.stripes.list[at] = Some(StripedObjects { parts, rules });

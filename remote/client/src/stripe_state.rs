@@ -77,7 +77,14 @@ pub fn find(state: &ClientState, at: usize, data: usize) -> Option<StripedObject
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::objects::{ObjectMap, SpaceSize};
+    use crate::restore::tests::{CLIENT, transport_of};
+    use crate::stripe_gathering::gather;
+    use crate::stripes::release;
+    use disk::time::Time;
+    use remote_policy::identity::Version;
     use std::time::Duration;
+    use wired::PAGE;
 
     fn stripes(list: Vec<Option<StripedObjects>>) -> Stripes {
         Stripes {
@@ -117,5 +124,38 @@ mod tests {
         save_kept(&state, &none);
         forget_others(&state, &none);
         assert_eq!((found(0), found(1)), (None, None));
+    }
+
+    /// Until then the next process takes its parities for what they were.
+    #[test]
+    fn a_stripe_that_is_released_has_its_parities_until_its_end_is_saved() {
+        let space = SpaceSize {
+            bytes: MEMBERS as u64 * crate::OBJECT_PAGES * PAGE as u64,
+            has_stripes: true,
+        };
+        let state = ObjectMap::new_state(space, false).unwrap();
+        let objects = ObjectMap::new(CLIENT.host, space, None, state.clone());
+        let mut transport = transport_of(objects);
+        transport.stripes = stripes(vec![Some(StripedObjects {
+            parts: (0..=MEMBERS).collect(),
+            rules: Stripe::restored(StripeShape::FOUR_ONE, true),
+        })]);
+        transport.stripes.is_changed = true;
+        transport.objects.acknowledge(MEMBERS, 7, Version(9));
+        transport.save();
+        let left = || {
+            let objects = ObjectMap::new(CLIENT.host, space, None, state.clone());
+            let stripe = find(&state, 0, MEMBERS);
+            (stripe.is_some(), objects.is_held(MEMBERS, 7))
+        };
+        assert_eq!(left(), (true, true));
+        release(&mut transport, 0, Time(0));
+        assert_eq!(left(), (true, true));
+        transport.save();
+        assert!(!left().0);
+        // The next one there has pages of its own.
+        let members = [0, 1, 2, 3];
+        gather(&mut transport, 0, &members, StripeShape::FOUR_ONE, Time(0));
+        assert_eq!(left(), (false, false));
     }
 }

@@ -279,7 +279,8 @@ pub fn release(transport: &mut RemoteTransport, at: usize, now: Time) {
         for copy in std::mem::take(&mut transport.objects.get(object).copies) {
             placement::on_copy_gone(transport, object, copy.server);
         }
-        transport.objects.forget(object);
+        // The records of its pages stay: a stripe counts for the next process until its end is saved.
+        transport.objects.get(object).has_pages = false;
     }
     transport.stripes.paused_until = now + PAUSE;
     transport.has_unsent = true;
