@@ -77,8 +77,8 @@ fn make_folders(root: &Path, name: &Path) -> io::Result<()> {
     for part in name.parent().into_iter().flatten() {
         folder.push(part);
         match create_dir(&folder) {
-            Err(why) if why.kind() != io::ErrorKind::AlreadyExists => return Err(why),
-            _ => {}
+            Err(_) if folder.is_dir() => {}
+            made => made?,
         }
     }
     Ok(())
