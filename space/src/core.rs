@@ -8,10 +8,11 @@
 
 use crate::error::SpaceError;
 use crate::held_times::{HeldTimes, SectionTimes};
+use crate::recycling_turn;
 use crate::region::{Kind, Region};
 use crate::registry::{self, FaultResolver};
 use crate::tree::{Node, RegionTree};
-use crate::vtlb::Vtlb;
+use crate::vtlb::{MissOutcome, Vtlb};
 use selfpage::{Handled, RegionFault};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -129,26 +130,36 @@ impl Core {
     }
 
     fn miss(&self, fault: &RegionFault) -> Result<Handled, TranslationError> {
-        self.with_vtlb(|vtlb| {
+        let missed = self.with_vtlb(|vtlb| {
             let Some(region) = self.find(fault.addr) else {
-                return Ok(Handled::Default);
+                return Ok(None);
             };
             let Kind::Mapped(mapping) = region.kind else {
-                return Ok(Handled::Default);
+                return Ok(None);
             };
             if mapping.paged || !region.allows(fault.write, fault.execute) {
-                return Ok(Handled::Default);
+                return Ok(None);
             }
             match (fault.no_page, mapping.no_exception) {
-                (false, _) => vtlb.miss(&region, fault.addr)?,
-                (true, None) => return Ok(Handled::Default),
+                (false, _) => vtlb.miss(&region, fault.addr).map(Some),
+                (true, None) => Ok(None),
                 (true, Some(record)) => {
-                    vtlb.give_scratch(&region, fault.addr)?;
-                    // SAFETY: the record outlives the region, which exists while the lock is held.
-                    unsafe { record.as_ref() }.note(fault.addr);
+                    let missed = vtlb.give_scratch(&region, fault.addr)?;
+                    if let MissOutcome::Entered(_) = missed {
+                        // SAFETY: the record outlives the region, which exists while the lock is held.
+                        unsafe { record.as_ref() }.note(fault.addr);
+                    }
+                    Ok(Some(missed))
                 }
             }
-            Ok(Handled::Resume)
+        })?;
+        Ok(match missed {
+            None => Handled::Default,
+            Some(MissOutcome::Entered(_)) => Handled::Resume,
+            Some(MissOutcome::AwaitTurn) => {
+                recycling_turn::pause();
+                Handled::Resume
+            }
         })
     }
 }

@@ -50,6 +50,7 @@ mod paged_memory;
 mod pager_member;
 mod pager_protocol;
 mod pin;
+mod recycling_turn;
 mod region;
 mod registry;
 mod remote_space;

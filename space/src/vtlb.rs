@@ -13,6 +13,7 @@
 
 use crate::error::SpaceError;
 use crate::page_limit::PageLimit;
+use crate::recycling_turn::{RecyclingTurn, YOUNG};
 use crate::region::{Kind, Mapping, Region};
 use crate::saved_copies;
 use crate::vtlb_budget::GUARANTEED;
@@ -21,6 +22,8 @@ use crate::vtlb_stats::VtlbStats;
 use std::ops::Range;
 use translation::{Access, Pagemap, Reservation, Sharing, TranslationError};
 use wired::{HUGE_RANGE, clock};
+
+mod pins;
 
 /// The most page-table pages that a VTLB may have: choosing a victim looks at every entry, which is
 /// to take less than the rest of a miss.
@@ -31,10 +34,20 @@ pub(crate) const MOST_PAGES: usize = 4096;
 const PIECES_PER_PAGE: usize = 16;
 const FEWEST_PIECES: usize = 1024;
 
+/// What a miss did.
+#[derive(Clone, Copy)]
+pub(crate) enum MissOutcome {
+    /// The piece has this index.
+    Entered(usize),
+    /// Nothing: other threads need what it would recycle. The access is to be repeated after a pause.
+    AwaitTurn,
+}
+
 /// The cache.
 pub(crate) struct Vtlb {
     entries: VtlbEntries,
     limit: PageLimit,
+    turn: RecyclingTurn,
     /// The age that other spaces of a budget see is that of the oldest entry.
     age_published: bool,
     /// Opened for the first copy-on-write mapping: a process that is not dumpable may lack it.
@@ -51,6 +64,7 @@ impl Vtlb {
         Ok(Self {
             entries: VtlbEntries::with_capacity(most_pieces),
             limit,
+            turn: RecyclingTurn::default(),
             age_published: false,
             pagemap: None,
             staging: translation::reserve(None, HUGE_RANGE, false)?.addr,
@@ -83,7 +97,7 @@ impl Vtlb {
         let Kind::Mapped(mapping) = piece.kind else {
             unreachable!("only mapped regions are entered");
         };
-        let full = !self.entries.has_table(table) && !self.limit.allows(self.stats.pages + 1);
+        let full = self.is_full(table);
         if full || !self.entries.has_room(1) {
             self.recycle(table, full)?;
         }
@@ -96,6 +110,7 @@ impl Vtlb {
         let index = self.entries.insert(Piece {
             region: piece,
             pins: 0,
+            number: self.stats.misses,
             entered: clock::now(),
         });
         let mapped = self.map(&piece, &mapping);
@@ -129,11 +144,39 @@ impl Vtlb {
         Ok(())
     }
 
-    /// The fault path's part: enters the piece of `addr`.
-    pub(crate) fn miss(&mut self, region: &Region, addr: usize) -> Result<(), TranslationError> {
+    /// Returns true if an entry in this range would have a page of page tables more than the VTLB may have.
+    fn is_full(&mut self, table: usize) -> bool {
+        !self.entries.has_table(table) && !self.limit.allows(self.stats.pages + 1)
+    }
+
+    /// The fault path's part: enters the piece of `addr`, if the calling thread may recycle what makes room for it.
+    pub(crate) fn miss(
+        &mut self,
+        region: &Region,
+        addr: usize,
+    ) -> Result<MissOutcome, TranslationError> {
+        if !self.may_miss(addr) {
+            return Ok(MissOutcome::AwaitTurn);
+        }
         let entered = self.enter(region, addr);
+        self.turn.entered();
         self.settle();
-        entered.map(drop)
+        entered.map(MissOutcome::Entered)
+    }
+
+    fn may_miss(&mut self, addr: usize) -> bool {
+        let table = addr / HUGE_RANGE;
+        if self.entries.index_of(addr).is_some() || !self.is_full(table) && self.entries.has_room(1)
+        {
+            return true;
+        }
+        // Of more ranges the oldest is not young, and choosing it takes time.
+        if self.stats.pages > YOUNG + self.entries.pinned().0 {
+            return true;
+        }
+        let oldest = self.entries.oldest(Some(table));
+        let oldest = oldest.or_else(|| self.entries.oldest_piece());
+        oldest.is_none_or(|piece| self.turn.may_recycle(self.stats.misses - piece.number))
     }
 
     fn map(&mut self, piece: &Region, mapping: &Mapping) -> Result<(), TranslationError> {
@@ -187,14 +230,14 @@ impl Vtlb {
     fn recycle(&mut self, keep: usize, dry: bool) -> Result<(), TranslationError> {
         let oldest = self.entries.oldest(Some(keep));
         if dry {
-            self.limit.request(1, oldest.map(|(_, entered)| entered));
+            self.limit.request(1, oldest.map(|piece| piece.entered));
         }
         // Pins leave two ranges at least.
-        let Some((table, _)) = oldest else {
+        let Some(oldest) = oldest else {
             return Ok(());
         };
         self.stats.recycled += 1;
-        self.remove_pieces(&table_range(table))
+        self.remove_pieces(&table_range(oldest.table()))
     }
 
     /// Hides the oldest pieces without pins where the list is full of pieces in ranges with pins. Pins
@@ -203,7 +246,7 @@ impl Vtlb {
         while !self.entries.has_room(pieces)
             && let Some(oldest) = self.entries.oldest_piece()
         {
-            self.save_and_release(&oldest)?;
+            self.save_and_release(&oldest.region)?;
         }
         Ok(())
     }
@@ -212,11 +255,11 @@ impl Vtlb {
     pub(crate) fn give_back(&mut self, count: u32) {
         for _ in 0..count {
             let spare = self.stats.pages > GUARANTEED;
-            let Some((table, _)) = self.entries.oldest(None).filter(|_| spare) else {
+            let Some(oldest) = self.entries.oldest(None).filter(|_| spare) else {
                 break;
             };
             // An entry whose copies cannot be saved stays.
-            if self.remove_pieces(&table_range(table)).is_err() {
+            if self.remove_pieces(&table_range(oldest.table())).is_err() {
                 break;
             }
             self.stats.given_back += 1;
@@ -242,7 +285,7 @@ impl Vtlb {
         // As many as are guaranteed stay free for misses.
         member.keep(self.stats.pages.max(pinned));
         if !self.age_published {
-            member.publish(oldest.map(|(_, entered)| entered));
+            member.publish(oldest.map(|piece| piece.entered));
             self.age_published = oldest.is_some();
         }
     }
@@ -329,62 +372,17 @@ impl Vtlb {
         &mut self,
         region: &Region,
         addr: usize,
-    ) -> Result<(), TranslationError> {
-        let index = self.enter(region, addr);
-        self.settle();
-        let piece = self.entries.region(index?);
+    ) -> Result<MissOutcome, TranslationError> {
+        let missed = self.miss(region, addr)?;
+        let MissOutcome::Entered(index) = missed else {
+            return Ok(missed);
+        };
+        let piece = self.entries.region(index);
         let page = addr & !(wired::PAGE - 1);
         self.stats.scratch_faults += 1;
         // SAFETY: the region is the space's; the object has no memory there.
-        unsafe { translation::map_scratch(page, piece.end - page) }
-    }
-
-    /// Enters the pieces of `region` and pins them. Two pages stay free for misses. Pages that the
-    /// budget's pool does not have are requested of another space; a later attempt may find them.
-    pub(crate) fn pin(&mut self, region: &Region) -> Result<(), SpaceError> {
-        let (pinned, needed) = self.entries.pinned_tables(&region.range());
-        let pages = pinned + needed + GUARANTEED;
-        if !self.limit.allows(pages) {
-            let bound = self.limit.bound();
-            self.limit.request(pages - bound, None);
-            self.settle();
-            return Err(SpaceError::VtlbFull {
-                needed,
-                pinned,
-                bound,
-            });
-        }
-        let mut at = region.start;
-        let mut entered = Ok(());
-        while at < region.end && entered.is_ok() {
-            entered = self.enter_pinned(region, at).map(|end| at = end);
-        }
-        if entered.is_err() && region.start < at {
-            self.entries.unpin(&(region.start..at));
-        }
-        self.age_published = false;
-        self.settle();
-        entered
-    }
-
-    /// Enters the piece of `addr` and pins its part in `region`. Returns the end of that.
-    fn enter_pinned(&mut self, region: &Region, addr: usize) -> Result<usize, SpaceError> {
-        let (pinned, places) = self.entries.pinned();
-        // A piece that is pinned already may become three.
-        let most = places - PIECES_PER_PAGE - 2;
-        if pinned >= most {
-            return Err(SpaceError::PinsFull { pinned, most });
-        }
-        self.make_room(3)?;
-        let index = self.enter(region, addr)?;
-        Ok(self.entries.pin_part(index, &region.range()))
-    }
-
-    /// Undoes [`Vtlb::pin`].
-    pub(crate) fn unpin(&mut self, range: &Range<usize>) {
-        self.entries.unpin(range);
-        self.age_published = false;
-        self.settle();
+        unsafe { translation::map_scratch(page, piece.end - page) }?;
+        Ok(missed)
     }
 }
 

@@ -12,6 +12,8 @@ pub(crate) struct Piece {
     pub(crate) region: Region,
     /// Pins that hold it.
     pub(crate) pins: u32,
+    /// Misses when it was entered, with its own.
+    pub(crate) number: u64,
     /// When it was entered, by [`clock`].
     pub(crate) entered: u64,
 }
@@ -75,21 +77,19 @@ impl VtlbEntries {
         self.pieces.chunk_by(|a, b| a.table() == b.table())
     }
 
-    /// The oldest range without pins: its page of page tables, and when it was entered.
-    pub(crate) fn oldest(&self, keep: Option<usize>) -> Option<(usize, u64)> {
+    /// The oldest piece of the ranges without pins.
+    pub(crate) fn oldest(&self, keep: Option<usize>) -> Option<Piece> {
         self.tables()
             .filter(|pieces| Some(pieces[0].table()) != keep && pieces.iter().all(|p| p.pins == 0))
-            .filter_map(|pieces| {
-                let entered = pieces.iter().map(|p| p.entered).min()?;
-                Some((pieces[0].table(), entered))
-            })
-            .min_by_key(|(_, entered)| *entered)
+            .flatten()
+            .min_by_key(|piece| piece.entered)
+            .copied()
     }
 
     /// The oldest piece without pins.
-    pub(crate) fn oldest_piece(&self) -> Option<Region> {
+    pub(crate) fn oldest_piece(&self) -> Option<Piece> {
         let without_pins = self.pieces.iter().filter(|piece| piece.pins == 0);
-        Some(without_pins.min_by_key(|piece| piece.entered)?.region)
+        without_pins.min_by_key(|piece| piece.entered).copied()
     }
 
     /// The first entry that overlaps `range`.
@@ -178,6 +178,7 @@ impl VtlbEntries {
                 return false;
             }
             piece.region.end = next.region.end;
+            piece.number = piece.number.min(next.number);
             piece.entered = piece.entered.min(next.entered);
             true
         });
@@ -214,6 +215,7 @@ mod tests {
                 kind: Kind::Mapped(mapping),
             },
             pins: 0,
+            number: 0,
             entered: pages.start as u64,
         }
     }
