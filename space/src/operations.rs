@@ -155,17 +155,20 @@ impl AddressSpace {
                 let object = state.mappings.get(&mapping.id).map(|m| &m.object);
                 let needed = crate::mapping::needed_rights(rights, mapping.copies.is_some());
                 object.map_or(Ok(()), |object| object.check_rights(needed))?;
-                self.set_kind(&part, region.part(&part).kind, rights);
-                if !mapping.paged {
-                    return Ok(self.core.with_vtlb(|vtlb| vtlb.remove(&part))?);
-                }
-            } else {
-                self.set_kind(&part, region.kind, rights);
             }
-            // SAFETY: the region is the space's, and its rights are what is asked to change.
-            Ok(unsafe {
-                translation::set_access(part.start, part.len(), crate::region::access(rights))
-            }?)
+            let kind = region.part(&part).kind;
+            self.set_kind(&part, kind, rights);
+            let changed = match kind {
+                Kind::Mapped(mapping) if !mapping.paged => {
+                    self.core.with_vtlb(|vtlb| vtlb.remove(&part))
+                }
+                // SAFETY: the region is the space's, and its rights are what is asked to change.
+                _ => unsafe {
+                    translation::set_access(part.start, part.len(), crate::region::access(rights))
+                },
+            };
+            // An entry that stayed has the rights that it had: an access that only the new ones allow would fault for ever.
+            Ok(changed.inspect_err(|_| self.set_kind(&part, kind, region.rights))?)
         })
     }
 

@@ -2,8 +2,9 @@
 
 mod common;
 
-use common::{PAGE, TABLE, alone, bytes_mut, in_child, read_write};
+use common::{PAGE, TABLE, alone, bytes, bytes_mut, in_child, read_write};
 use space::{AddressSpace, MapFlags, MemoryObject, Rights, SpaceError};
+use std::ops::Range;
 
 fn copy_on_write() -> MapFlags {
     MapFlags {
@@ -101,6 +102,59 @@ fn a_limit_of_descriptors_is_named_where_a_mapping_or_an_object_needs_one() {
     assert_eq!(ended, Ok(0));
 }
 
+/// Takes the mappings that the process has left (`vm.max_map_count`). Returns the addresses, whose end gives them back.
+fn take_mappings() -> Range<usize> {
+    let most = std::fs::read_to_string("/proc/sys/vm/max_map_count").unwrap();
+    let most: usize = most.trim().parse().unwrap();
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    let len = 2 * most * PAGE;
+    // SAFETY: fresh addresses, whose pages get different rights until there are no mappings left.
+    unsafe {
+        let area = libc::mmap(std::ptr::null_mut(), len, 0, flags, -1, 0);
+        assert_ne!(area, libc::MAP_FAILED);
+        let pages = (0..most).map(|n| area.byte_add((2 * n + 1) * PAGE));
+        let mut splits = pages.map(|page| libc::mprotect(page, PAGE, libc::PROT_READ));
+        assert!(splits.any(|split| split != 0));
+        let start = area.expose_provenance();
+        start..start + len
+    }
+}
+
+fn give_back(area: Range<usize>) {
+    let at = std::ptr::with_exposed_provenance_mut(area.start);
+    // SAFETY: the addresses are the test's own.
+    assert_eq!(unsafe { libc::munmap(at, area.len()) }, 0);
+}
+
+#[test]
+fn a_protection_that_fails_leaves_the_rights_and_can_be_repeated() {
+    let _alone = alone();
+    let ended = in_child(|| {
+        let space = AddressSpace::without_domain(8).unwrap();
+        let object = MemoryObject::create(3 * TABLE as u64).unwrap();
+        let flags = MapFlags::new(Rights::READ);
+        let at = space.map(None, 3 * TABLE, &object, 0, flags).unwrap();
+        for range in 0..3 {
+            // SAFETY: mapped, and never written meanwhile. The kernel makes one mapping of the entries.
+            assert_eq!(unsafe { bytes(at + range * TABLE, 1)[0] }, 0);
+        }
+        let middle = at + TABLE;
+        let area = take_mappings();
+        let refused = space.protect(middle, TABLE, read_write().rights);
+        give_back(area);
+        assert!(
+            matches!(refused, Err(SpaceError::Translation(_))),
+            "{refused:?}"
+        );
+        assert_eq!(space.query(middle).unwrap().rights, Rights::READ);
+        space.protect(middle, TABLE, read_write().rights).unwrap();
+        // SAFETY: mapped, and used by this test alone.
+        unsafe { bytes_mut(middle, 1)[0] = 1 };
+        0
+    });
+    assert_eq!(ended, Ok(0));
+}
+
 #[test]
 fn an_access_for_which_the_process_has_no_mapping_left_is_an_exception() {
     let _alone = alone();
@@ -110,17 +164,7 @@ fn an_access_for_which_the_process_has_no_mapping_left_is_an_exception() {
         let at = space
             .map(None, 8 * TABLE, &object, 0, read_write())
             .unwrap();
-        let most = std::fs::read_to_string("/proc/sys/vm/max_map_count").unwrap();
-        let most: usize = most.trim().parse().unwrap();
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-        // SAFETY: fresh addresses, whose pages get different rights until there are no mappings left.
-        unsafe {
-            let area = libc::mmap(std::ptr::null_mut(), 2 * most * PAGE, 0, flags, -1, 0);
-            assert_ne!(area, libc::MAP_FAILED);
-            let pages = (0..most).map(|n| area.byte_add(2 * n * PAGE));
-            let mut splits = pages.map(|page| libc::mprotect(page, PAGE, libc::PROT_READ));
-            assert!(splits.any(|split| split != 0));
-        }
+        let _area = take_mappings();
         // SAFETY: mapped, and used by this test alone.
         unsafe { bytes_mut(at + 4 * TABLE + PAGE, 1)[0] = 1 };
         0
