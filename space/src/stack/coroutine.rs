@@ -12,6 +12,9 @@ use corosensei::{Coroutine, CoroutineResult, Yielder};
 ///
 /// The drop of one that waits unwinds its stack; without the feature `unwind` of `corosensei` it
 /// ends the process.
+///
+/// The child of a fork neither resumes nor drops one of its parent's, which a thread of the parent's may have been
+/// sweeping: the end of that sweep would be awaited for ever.
 pub struct StackCoroutine<Input, Yield, Return> {
     word: SlotWord,
     coroutine: Coroutine<Input, Yield, Return, GrowableStack>,

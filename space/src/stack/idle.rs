@@ -13,7 +13,15 @@
 //! at any instruction of a switch. A stack that is being swept goes on when the sweep is done with
 //! it. Stack pointers are multiples of 16.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::time::Duration;
+use wired::futex;
+
+/// How often a resume looks whether a sweep is done before it sleeps: a sweep of one stack takes a few microseconds.
+const LOOKS: u32 = 1000;
+
+/// What it sleeps then. A sweep may have many stacks, and may need the processor that the resume has.
+const PAUSE: Duration = Duration::from_micros(50);
 
 const SWEEPING: usize = 1;
 const SWEPT: usize = 2;
@@ -39,6 +47,7 @@ impl IdleWord {
 
     /// The stack goes on, or is free.
     pub(super) fn resume(&self) {
+        let mut looks = 0;
         loop {
             let seen = self.0.load(Ordering::Acquire);
             if seen & SWEEPING == 0
@@ -49,7 +58,12 @@ impl IdleWord {
             {
                 return;
             }
-            std::hint::spin_loop();
+            if looks < LOOKS {
+                looks += 1;
+                std::hint::spin_loop();
+            } else {
+                futex::wait(&AtomicU32::new(0), 0, Some(PAUSE));
+            }
         }
     }
 
@@ -112,5 +126,40 @@ mod tests {
                 assert!(resumed.join().unwrap());
             });
         }
+    }
+
+    #[test]
+    fn a_resume_sleeps_while_a_sweep_has_its_stack() {
+        use std::time::Instant;
+        let word = IdleWord::default();
+        let thread = AtomicU32::new(0);
+        let sleeps = || {
+            let task = thread.load(Ordering::Acquire);
+            let status = std::fs::read_to_string(format!("/proc/self/task/{task}/status")).unwrap();
+            let line = status.lines().find(|line| line.starts_with("voluntary_"));
+            line.unwrap().to_owned()
+        };
+        word.note(0x40);
+        word.wait();
+        assert_eq!(word.claim(), Some(0x40));
+        let slept = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let own = rustix::thread::gettid().as_raw_nonzero().get();
+                thread.store(own as u32, Ordering::Release);
+                word.resume();
+            });
+            while thread.load(Ordering::Acquire) == 0 {
+                std::thread::yield_now();
+            }
+            let (before, begin) = (sleeps(), Instant::now());
+            let mut slept = false;
+            while !slept && begin.elapsed() < Duration::from_secs(10) {
+                std::thread::sleep(Duration::from_millis(1));
+                slept = sleeps() != before;
+            }
+            word.swept();
+            slept
+        });
+        assert!(slept);
     }
 }
