@@ -13,7 +13,7 @@ use crate::pager_protocol::{PagerReply, PagerRequest, receive, send};
 use crate::service_thread;
 use host::fd_reaper::PeerFd;
 use manager::shared_memory::LEAST_BYTES;
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::net::{Shutdown, shutdown};
 use std::fmt;
 use std::ops::Range;
@@ -59,8 +59,9 @@ impl PagedMemory {
         };
         let descriptor = Some(connection.userfault.as_fd());
         let (_, process) = connection.transact(PagerRequest::Join, descriptor)?;
-        let process = process.map(PeerFd::into_owned);
-        let watch = move || abort_with_pager(&watched, process.as_ref(), &held);
+        let end = PagerEnd::watch(watched, process.map(PeerFd::into_owned))
+            .map_err(SpaceError::system("watching a pager by epoll"))?;
+        let watch = move || abort_with_pager(&end, &held);
         connection.watcher = Some(service_thread::spawn("selfpage-watch", watch)?);
         let connection = Arc::new(connection);
         Ok(Self { connection })
@@ -166,18 +167,44 @@ impl Drop for PagerConnection {
     }
 }
 
-/// Ends the process when its pager has ended, if it has objects of it. The pager's end of the socket may outlive it in a
-/// child of a fork.
-fn abort_with_pager(socket: &OwnedFd, process: Option<&OwnedFd>, holds: &AtomicUsize) {
-    let mut fds = vec![PollFd::new(socket, PollFlags::RDHUP)];
-    fds.extend(process.map(|process| PollFd::new(process, PollFlags::IN)));
-    while !matches!(poll(&mut fds, None), Ok(1..)) {}
+/// What tells the end of a pager. `poll` would fail once the limit of descriptors (`ulimit -n`) is below the number of its
+/// entries.
+struct PagerEnd {
+    epoll: OwnedFd,
+    socket: Arc<OwnedFd>,
+    /// The pager's end of the socket may outlive it in a child of a fork.
+    _process: Option<OwnedFd>,
+}
+
+impl PagerEnd {
+    fn watch(socket: Arc<OwnedFd>, process: Option<OwnedFd>) -> rustix::io::Result<Self> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        epoll::add(&epoll, &*socket, EventData::new_u64(0), EventFlags::RDHUP)?;
+        if let Some(process) = &process {
+            epoll::add(&epoll, process, EventData::new_u64(0), EventFlags::IN)?;
+        }
+        Ok(Self {
+            epoll,
+            socket,
+            _process: process,
+        })
+    }
+
+    fn wait(&self) {
+        let mut ready = [const { std::mem::MaybeUninit::uninit() }; 1];
+        while epoll::wait(&self.epoll, &mut ready, None).is_err() {}
+    }
+}
+
+/// Ends the process when its pager has ended, if it has objects of it.
+fn abort_with_pager(pager: &PagerEnd, holds: &AtomicUsize) {
+    pager.wait();
     if holds.load(Ordering::SeqCst) > 0 {
         eprintln!("selfpage: the pager of this process's memory objects has ended, and so does it");
         std::process::abort();
     }
     // A request that waits for its reply fails.
-    let _ = shutdown(socket, Shutdown::Both);
+    let _ = shutdown(&pager.socket, Shutdown::Both);
 }
 
 /// A hold of an object. Dropping it ends the hold.

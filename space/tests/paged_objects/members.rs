@@ -158,3 +158,39 @@ fn a_process_that_takes_all_it_gets_leaves_objects_and_addresses_to_others() {
     });
     assert_eq!(ended, Ok(0));
 }
+
+#[test]
+fn a_process_that_may_open_no_more_descriptors_ends_with_its_pager() {
+    let _alone = alone();
+    let mut pager = Pager::start(1);
+    let connection = pager.connections.pop().unwrap();
+    let (ours, theirs) = sockets();
+    let user = fork(|| {
+        // Ends it where nothing else does.
+        // SAFETY: concerns the calling child alone; below, too.
+        unsafe { libc::alarm(30) };
+        let memory = PagedMemory::new(connection).unwrap();
+        let _object = memory.create(SIZE as u64).unwrap();
+        let limit = libc::rlimit {
+            rlim_cur: 0,
+            rlim_max: 0,
+        };
+        // SAFETY: as above.
+        assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) }, 0);
+        say(&theirs);
+        loop {
+            std::thread::park();
+        }
+    });
+    hear(&ours);
+    // A wait is made again after a stop.
+    let mut status = 0;
+    // SAFETY: this test's own child.
+    unsafe {
+        libc::kill(user, libc::SIGSTOP);
+        assert_eq!(libc::waitpid(user, &mut status, libc::WUNTRACED), user);
+        libc::kill(user, libc::SIGCONT);
+    }
+    pager.kill();
+    assert_eq!(wait(user), Err(libc::SIGABRT));
+}
