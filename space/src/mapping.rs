@@ -111,7 +111,7 @@ impl AddressSpace {
             id,
             MappedObject {
                 object: object.clone(),
-                _copies: copies,
+                copies,
                 bytes: range.len(),
                 own: false,
                 _record: record,

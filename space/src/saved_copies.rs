@@ -88,8 +88,7 @@ pub(crate) fn restore(
             let there = length.next_multiple_of(PAGE as u64);
             let end = there.saturating_sub(copies.begin).clamp(begin, whole);
             if end < whole {
-                let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-                fallocate(borrow(&copies), flags, end, whole - end)?;
+                free(borrow(&copies), end, whole - end)?;
             }
             match restore_range(copies, begin..end, staging) {
                 // The object was truncated again meanwhile.
@@ -99,6 +98,12 @@ pub(crate) fn restore(
         }
     })();
     restored.map_err(failed("bringing copied pages back", piece))
+}
+
+/// Gives the memory of saved pages back: the pages show the object again.
+pub(crate) fn free(file: BorrowedFd<'_>, offset: u64, len: u64) -> rustix::io::Result<()> {
+    let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    fallocate(file, flags, offset, len)
 }
 
 fn restore_range(copies: Copies, range: Range<u64>, staging: usize) -> rustix::io::Result<u64> {

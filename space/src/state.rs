@@ -6,9 +6,10 @@ use crate::error::SpaceError;
 use crate::fault_record::FaultRecord;
 use crate::object::MemoryObject;
 use crate::region::{Kind, Region};
+use crate::saved_copies;
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 /// What the mutex of operations protects.
@@ -27,7 +28,7 @@ pub(crate) struct SpaceState {
 pub(crate) struct MappedObject {
     pub(crate) object: MemoryObject,
     /// The file of copies, by whose number regions and entries have it.
-    pub(crate) _copies: Option<OwnedFd>,
+    pub(crate) copies: Option<OwnedFd>,
     /// Bytes of regions.
     pub(crate) bytes: usize,
     /// It is the space's own shareable memory, and ends with its last region.
@@ -126,6 +127,10 @@ impl SpaceState {
                 mapped
                     .object
                     .punch(mapping.offset - mapped.object.offset(), len as u64)?;
+            }
+            if let (Some(file), Some(copies)) = (&mapped.copies, mapping.copies) {
+                saved_copies::free(file.as_fd(), mapping.offset - copies.begin, len as u64)
+                    .map_err(SpaceError::system("freeing saved copies"))?;
             }
             return Ok(None);
         }

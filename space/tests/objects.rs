@@ -4,6 +4,7 @@ mod common;
 
 use common::{PAGE, TABLE, bytes, bytes_mut, read_write, sockets};
 use space::{AddressSpace, MapFlags, MemoryObject, RegionState, Rights, SpaceError};
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::thread::JoinHandleExt;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -100,6 +101,42 @@ fn copies_before_the_new_end_of_an_object_outlive_its_truncation() {
     recycle();
     // As of a private mapping: what was beyond the end is gone.
     assert_eq!([3, 399, 400, 500].map(|page| *byte(page)), [3, 143, 0, 0]);
+}
+
+#[test]
+fn the_copies_of_a_part_that_is_deallocated_are_freed() {
+    // The size by which the mapping's file of copies is found.
+    const SIZE: usize = 9 * TABLE + 7 * PAGE;
+    let saved = || {
+        let open = std::fs::read_dir("/proc/self/fd").unwrap();
+        let paths = open.filter_map(|entry| Some(entry.ok()?.path()));
+        let copies = paths.filter(|path| {
+            std::fs::read_link(path)
+                .is_ok_and(|to| to.to_string_lossy().contains("selfpage-copies"))
+        });
+        let mut files = copies.filter_map(|path| std::fs::metadata(path).ok());
+        let file = files.find(|file| file.len() == SIZE as u64).unwrap();
+        file.blocks() * 512
+    };
+    let space = AddressSpace::without_domain(2).unwrap();
+    let object = MemoryObject::create(SIZE as u64).unwrap();
+    let at = space.map(None, SIZE, &object, 0, copy_on_write()).unwrap();
+    let pages = |range: usize| (0..4).map(move |page| at + range * TABLE + page * PAGE);
+    for page in (0..9).flat_map(pages) {
+        // SAFETY: mapped, and used by this test alone.
+        unsafe { bytes_mut(page, 1) }.fill(5);
+    }
+    let before = saved();
+    space.deallocate(at, 6 * TABLE).unwrap();
+    assert_eq!(
+        saved(),
+        before / 7,
+        "of the ranges that are not entered one is left"
+    );
+    for page in (6..9).flat_map(pages) {
+        // SAFETY: as above.
+        assert_eq!(unsafe { bytes(page, 1)[0] }, 5);
+    }
 }
 
 #[test]
