@@ -3,7 +3,7 @@
 /// Bytes of the longest line.
 const CAPACITY: usize = 512;
 
-/// A line of text on the stack, cut to [`CAPACITY`].
+/// A line of text on the stack, cut to `CAPACITY` bytes.
 pub struct LogLine {
     bytes: [u8; CAPACITY],
     used: usize,
