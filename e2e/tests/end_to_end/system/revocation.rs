@@ -62,7 +62,7 @@ fn stopped(disks: &Arc<Disks>, _: Size) -> Verdict {
     daemon.says("tenant 1 is killed", 1)?;
     wait_until("it has ended", || Ok(running.ended()))?;
     ensure(
-        running.stderr().contains("a contract that was not kept"),
+        running.stderr().contains("for a violated contract"),
         || format!("the only message to its user: {:?}", running.stderr()),
     )?;
     drop(running);
