@@ -221,6 +221,8 @@ fn a_client_that_was_blocked_repays_what_it_used_beyond_its_slice() {
     // All of the bound is overdue: the client is blocked.
     start(&mut disk, at(400));
     disk.complete(at(450), stuck[0].1, Nanos::millis(450));
+    // The same contract again changes nothing of that.
+    disk.change(at(450), client, contract(1, 100, 0)).unwrap();
     submit(&mut disk, at(450), client, 1);
     // It has had four slices since, and was charged for more.
     assert_eq!(start(&mut disk, at(450)).0, []);

@@ -37,6 +37,22 @@ static int reverse(void)
     return 0;
 }
 
+/* Without a free descriptor the call works as ever, or is refused with memory as it was. */
+static int without_descriptors(void)
+{
+    struct rlimit none = {3, 3};
+    if (setrlimit(RLIMIT_NOFILE, &none))
+        return 1;
+    size_t middle = pages / 2 / RUN * RUN;
+    int is_refused = remap_file_pages(memory, RUN * PAGE, 0, middle, 0) != 0;
+    if (is_refused && errno != ENOMEM)
+        return 2;
+    for (size_t page = 0; page < RUN; page++)
+        if (*word(page, 0) != (is_refused ? reversed(page) : middle + page) + 7)
+            return 3;
+    return 0;
+}
+
 int main(void)
 {
     pages = hazard_bytes() / PAGE / RUN * RUN;
@@ -61,6 +77,11 @@ int main(void)
             return printf("the child's store to page %zu is lost\n", page), 1;
     if (reverse() || check("parent"))
         return 1;
+    child = fork();
+    if (child == 0)
+        _exit(without_descriptors());
+    if (waitpid(child, &status, 0) != child || status != 0)
+        return printf("the child without descriptors ended with %#x\n", status), 1;
     /* A range that ends in another mapping is refused, and that one stays. */
     char *two = mmap(NULL, 2 * RUN * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     int other = memfd_create("other", MFD_CLOEXEC);

@@ -250,11 +250,11 @@ impl Allocator {
         now: Duration,
     ) -> Result<Vec<Action>, AllocatorError> {
         let reserved = self.tenants.values().map(Tenant::reserved);
-        let (guaranteed, owned) = (reserved.fold(0, u32::saturating_add), self.owned());
-        if managed < guaranteed.max(owned) {
+        let (reserved, owned) = (reserved.fold(0, u32::saturating_add), self.owned());
+        if managed < reserved.max(owned) {
             return Err(AllocatorError::Managed {
                 asked: managed,
-                guaranteed,
+                reserved,
                 owned,
             });
         }

@@ -29,6 +29,15 @@ const LOADER: &CStr = c"/lib64/ld-linux-x86-64.so.2";
 /// script its interpreter is checked. A file that cannot be read passes: exec decides whether it
 /// can run.
 pub fn pageable(path: &CStr) -> Result<(), Unpageable> {
+    check(path, geteuid() != getuid() || getegid() != getgid())
+}
+
+/// The same for a process that makes its effective user and group its real ones first (POSIX_SPAWN_RESETIDS).
+pub fn pageable_with_ids_reset(path: &CStr) -> Result<(), Unpageable> {
+    check(path, false)
+}
+
+fn check(path: &CStr, is_secure: bool) -> Result<(), Unpageable> {
     let mut line = [0u8; LINE + 1];
     let mut at = path;
     for depth in 0..DEPTH {
@@ -40,7 +49,13 @@ pub fn pageable(path: &CStr) -> Result<(), Unpageable> {
                 // The kernel refuses it.
                 return Ok(());
             }
-            return elf(&file, &head[..n], at, depth > 0);
+            let head = &head[..n];
+            // After the check of the file: one that cannot be executed is for exec to refuse.
+            elf(&file, head, at, depth > 0)?;
+            return match is_secure {
+                true => Err(Unpageable::EffectiveIdentity),
+                false => Ok(()),
+            };
         }
         // The shell runs a file of an unknown kind, as with execvp.
         let interpreter = head[..n]
@@ -81,9 +96,6 @@ fn elf(file: &OwnedFd, head: &[u8], path: &CStr, is_interpreter: bool) -> Result
         });
     }
     changes_identity(file)?;
-    if geteuid() != getuid() || getegid() != getgid() {
-        return Err(Unpageable::EffectiveIdentity);
-    }
     let table = head
         .get(32..40)
         .and_then(|b| b.try_into().ok())

@@ -27,7 +27,7 @@ pub mod systemd;
 mod unpageable;
 pub mod wiring;
 
-pub use elf_check::pageable;
+pub use elf_check::{pageable, pageable_with_ids_reset};
 pub use unpageable::Unpageable;
 
 /// The error (errno) of this thread's last call of the C library.

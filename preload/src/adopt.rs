@@ -29,7 +29,8 @@ pub fn find_candidates() -> Candidates {
         spans: [(0, 0); MAX_CANDIDATES],
         count: 0,
     };
-    for_each_mapping(|mapping| {
+    // What is not listed stays the kernel's.
+    let _ = for_each_mapping(|mapping| {
         let span = candidate(mapping).filter(|it| !it.contains(&pager_process::thread_pointer()));
         let Some(span) = span else { return };
         each_rest(span, &kept, |rest| {

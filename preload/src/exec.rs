@@ -11,7 +11,7 @@ use crate::cancellation::CancellationDisabled;
 use crate::raw_syscall::{SyscallResult, c_result, error, syscall3, syscall6};
 use crate::{address_space, diagnostics, limits, supervisor};
 use environment::{are_readable, is_readable_path, with_limits, with_preload_env};
-use host::pageable;
+use host::{Unpageable, pageable};
 use scratch::with_scratch;
 use std::ffi::{CStr, c_char, c_int};
 use std::io::Write;
@@ -31,11 +31,16 @@ enum ExecPolicy {
 }
 
 fn policy_for(path: &CStr) -> ExecPolicy {
+    policy_by(path, pageable)
+}
+
+/// The policy for a program, by a check of whether a pager can be loaded into it.
+fn policy_by(path: &CStr, check: impl FnOnce(&CStr) -> Result<(), Unpageable>) -> ExecPolicy {
     if !address_space::is_active() {
         return ExecPolicy::Paged;
     }
     let _uncancelled = CancellationDisabled::new();
-    if let Err(why) = pageable(path) {
+    if let Err(why) = check(path) {
         return policy_without_pager(path, format_args!("{why:#}"), format_args!("{why}"));
     }
     let Some(library) = environment::unreadable_library().filter(|_| is_there(path)) else {

@@ -12,6 +12,8 @@ pub struct MapsLine<'a> {
     pub access: &'a str,
     /// Where it begins in its file, in bytes.
     pub offset: usize,
+    /// The device of its file, as `00:01`.
+    pub device: &'a str,
     /// Of its file; 0 where it has none.
     pub inode: u64,
     /// The path of its file, or what the kernel calls it; up to the first space.
@@ -26,11 +28,12 @@ impl<'a> MapsLine<'a> {
         let number = |text: &str| usize::from_str_radix(text, 16).ok();
         let (start, end) = fields.next()?.split_once('-')?;
         let (access, offset) = (fields.next()?, fields.next()?);
-        let (_device, inode) = (fields.next()?, fields.next()?);
+        let (device, inode) = (fields.next()?, fields.next()?);
         Some(Self {
             span: number(start)?..number(end)?,
             access,
             offset: number(offset)?,
+            device,
             inode: inode.parse().ok()?,
             name: fields.next().unwrap_or(""),
         })
@@ -38,18 +41,22 @@ impl<'a> MapsLine<'a> {
 }
 
 /// Passes each mapping to `take`, without the heap.
-pub fn for_each_mapping(mut take: impl FnMut(&MapsLine<'_>)) {
-    let Ok(file) = open(
+///
+/// # Errors
+/// Where the list cannot be read to its end: no descriptor is free, or there is no /proc.
+pub fn for_each_mapping(mut take: impl FnMut(&MapsLine<'_>)) -> rustix::io::Result<()> {
+    let file = open(
         c"/proc/self/maps",
         OFlags::RDONLY | OFlags::CLOEXEC,
         Mode::empty(),
-    ) else {
-        return;
-    };
+    )?;
     let mut buffer = [0u8; 8192];
     let mut held = 0;
-    while let Ok(n @ 1..) = rustix::io::read(&file, &mut buffer[held..]) {
-        held += n;
+    loop {
+        match rustix::io::read(&file, &mut buffer[held..])? {
+            0 => return Ok(()),
+            n => held += n,
+        }
         let mut start = 0;
         while let Some(len) = buffer[start..held].iter().position(|b| *b == b'\n') {
             if let Some(mapping) = MapsLine::parse(&buffer[start..start + len]) {
@@ -74,6 +81,7 @@ mod tests {
             span: 0x7fd7_20cd_7000..0x7fd7_20ce_0000,
             access: "rw-s",
             offset: 0x1f000,
+            device: "00:01",
             inode: 32770,
             name: "/SYSV00000000",
         };
@@ -89,7 +97,8 @@ mod tests {
             if mapping.span.contains(&own) {
                 accesses.push(mapping.access.to_owned());
             }
-        });
+        })
+        .unwrap();
         assert_eq!(accesses, ["r-xp"]);
     }
 }

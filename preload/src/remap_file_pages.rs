@@ -39,8 +39,14 @@ pub fn remap_file_pages(
     if !mremap::is_kernels(&space, &span) {
         return error(libc::EINVAL);
     }
-    if !shared_memory::is_used() || !is_of_one_object(&span) {
+    if !shared_memory::is_used() {
         return at(start, flags);
+    }
+    match is_of_one_object(&span) {
+        Ok(true) => {}
+        Ok(false) => return at(start, flags),
+        // On the first mapping pages would be lost.
+        Err(_) => return error(libc::ENOMEM),
     }
     let second = remap(first, 0, whole, libc::MREMAP_MAYMOVE, 0);
     if [libc::EINVAL, libc::EFAULT].map(error).contains(&second) {
@@ -69,18 +75,29 @@ pub fn remap_file_pages(
 
 /// Returns true if shared mappings of one object cover the range. Else the kernel refuses the call, which on a second mapping,
 /// as long as it is asked for, it would not.
-fn is_of_one_object(span: &AddrRange) -> bool {
+///
+/// # Errors
+/// Where the kernel's list of mappings cannot be read.
+fn is_of_one_object(span: &AddrRange) -> rustix::io::Result<bool> {
     let (mut covered, mut object, mut is_one) = (span.start, None, true);
     for_each_mapping(|mapping| {
         if mapping.span.end <= span.start || mapping.span.start >= span.end {
             return;
         }
+        let its = (device_number(mapping.device), mapping.inode);
         is_one &= mapping.span.start <= covered
             && mapping.access.ends_with('s')
-            && *object.get_or_insert(mapping.inode) == mapping.inode;
+            && *object.get_or_insert(its) == its;
         covered = mapping.span.end;
-    });
-    is_one && covered >= span.end
+    })?;
+    Ok(is_one && covered >= span.end)
+}
+
+/// The number of a device as it is listed.
+fn device_number(text: &str) -> Option<(u32, u32)> {
+    let (major, minor) = text.split_once(':')?;
+    let number = |part| u32::from_str_radix(part, 16).ok();
+    Some((number(major)?, number(minor)?))
 }
 
 fn remap(from: usize, len: usize, new_len: usize, flags: c_int, to: usize) -> SyscallResult {

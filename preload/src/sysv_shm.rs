@@ -111,7 +111,8 @@ fn release_hole(space: &mut AddressSpace, addr: usize) {
 fn attached_at(addr: usize) -> ([AddrRange; PARTS], usize) {
     let mut parts = [const { 0..0 }; PARTS];
     let (mut count, mut inode) = (0, None);
-    for_each_mapping(|mapping| {
+    // Without a list none is found.
+    let _ = for_each_mapping(|mapping| {
         let is_part = mapping.name.starts_with(NAME)
             && mapping.span.start.checked_sub(mapping.offset) == Some(addr)
             && inode.is_none_or(|inode| inode == mapping.inode);

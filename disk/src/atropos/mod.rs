@@ -242,7 +242,7 @@ impl<T: Trace> Atropos<T> {
         {
             client.contract = contract;
             client.next_contract = None;
-            (client.deadline, client.remaining) = (begins, 0);
+            (client.deadline, client.remaining) = (begins, client.remaining.min(0));
             // A client that lived on slack alone may have work for its first slice.
             if !client.jobs.is_empty() {
                 self.queues.wake(now, at);

@@ -120,15 +120,15 @@ pub enum AllocatorError {
     },
     /// Less memory than the tenants' frames.
     #[error(
-        "cannot manage only {asked} frames ({}): {guaranteed} are guaranteed and {owned} owned; let \
-         tenants end first, or lower their contracts",
+        "cannot manage only {asked} frames ({}): {reserved} are guaranteed, or were and come back later, and {owned} owned; \
+         let tenants end first, or lower their contracts and wait",
         Bytes::of_pages(*asked)
     )]
     Managed {
         /// Frames to be managed.
         asked: u32,
-        /// Sum of all g.
-        guaranteed: u32,
+        /// Sum of what the tenants' guarantees reserve.
+        reserved: u32,
         /// Sum of all n.
         owned: u32,
     },

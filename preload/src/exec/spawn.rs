@@ -2,9 +2,10 @@
 //! runs: so the policy is decided before, and the environment is made here.
 
 use super::environment::{CStringArray, are_readable, with_limits, with_preload_env};
-use super::{ExecPolicy, policy_for, search_path};
+use super::{ExecPolicy, policy_by, search_path};
 use crate::dlsym::{NextFunction, next_function};
 use crate::raw_syscall;
+use host::{Unpageable, pageable, pageable_with_ids_reset};
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -64,7 +65,7 @@ macro_rules! spawn {
                 return go(envp);
             }
             // SAFETY: the program's string.
-            match $policy(unsafe { CStr::from_ptr(path) }, actions) {
+            match $policy(unsafe { CStr::from_ptr(path) }, actions, check_for(attributes)) {
                 // SAFETY: the program's array.
                 ExecPolicy::Paged => unsafe { with_preload_env(envp, go) },
                 // SAFETY: as above.
@@ -131,14 +132,28 @@ fn is_own_path(path: &CStr, actions: Actions) -> bool {
     path.to_bytes().starts_with(b"/") || !is_childs
 }
 
-fn policy_of_path(path: &CStr, actions: Actions) -> ExecPolicy {
+type Check = fn(&CStr) -> Result<(), Unpageable>;
+
+/// The check of a program whose process has these attributes.
+fn check_for(attributes: Attributes) -> Check {
+    let mut flags = 0;
+    // SAFETY: the program's attributes, which the call reads, too.
+    let is_read = !attributes.is_null()
+        && unsafe { libc::posix_spawnattr_getflags(attributes, &mut flags) } == 0;
+    match is_read && c_int::from(flags) & libc::POSIX_SPAWN_RESETIDS != 0 {
+        true => pageable_with_ids_reset,
+        false => pageable,
+    }
+}
+
+fn policy_of_path(path: &CStr, actions: Actions, check: Check) -> ExecPolicy {
     match is_own_path(path, actions) {
-        true => policy_for(path),
+        true => policy_by(path, check),
         false => ExecPolicy::Paged,
     }
 }
 
-fn policy_along_path(name: &CStr, actions: Actions) -> ExecPolicy {
+fn policy_along_path(name: &CStr, actions: Actions, check: Check) -> ExecPolicy {
     let mut policy = ExecPolicy::Paged;
     search_path(name, |path| {
         if !is_own_path(path, actions) {
@@ -146,7 +161,7 @@ fn policy_along_path(name: &CStr, actions: Actions) -> ExecPolicy {
         }
         let found = rustix::fs::access(path, rustix::fs::Access::EXEC_OK).is_ok();
         if found {
-            policy = policy_for(path);
+            policy = policy_by(path, check);
         }
         found
     });

@@ -279,10 +279,13 @@ fn is_of_other_machine(server: &Server, found: &ServerConnection) -> bool {
     let (key, welcome) = (found.link.peer_key(), &found.welcome);
     let is_other = |known: HostId| match key {
         Some(_) => !is_id_of_key(known, key),
-        None => known != welcome.server.host && server.name != welcome.name,
+        // The name of one that was restored is not known.
+        None => {
+            let is_named = server.name != server.address;
+            is_named && known != welcome.server.host && server.name != welcome.name
+        }
     };
-    // The name of one that was restored is not known.
-    server.name != server.address && server.host().is_some_and(is_other)
+    server.host().is_some_and(is_other)
 }
 
 /// The server that has this host by another address: two copies of an object there were one.

@@ -78,7 +78,8 @@ impl RemoteTransport {
             later.push((frame.header, frame.body.to_vec()));
             return Ok(());
         }
-        // A reply to a request that went elsewhere meanwhile.
+        // It answers, be it a request that has ended or went elsewhere meanwhile.
+        self.servers[server].presence.on_answer(now);
         let Some(slot) = self.requests.slot_of(frame.header.request) else {
             return Ok(());
         };
@@ -130,9 +131,8 @@ impl RemoteTransport {
         Ok(())
     }
 
-    /// Records a reply: that its server answers, the latency of its host, and the use of its object.
+    /// Records a reply: the latency of its server's host, and the use of its object.
     fn measure(&mut self, server: usize, segment: &Segment, now: Time) {
-        self.servers[server].presence.on_answer(now);
         let time = since_start(now);
         let trip = time.saturating_sub(since_start(segment.sent));
         if let Some(host) = self.servers[server].host()

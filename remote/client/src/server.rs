@@ -143,9 +143,11 @@ impl Server {
         self.incarnation.map(|incarnation| incarnation.host)
     }
 
-    /// Returns true if it is the server of a member, or at its address, where no other one was found there.
+    /// Returns true if it is the server of a member, or at its address: not where another host was found there, and it has a
+    /// host of its own elsewhere.
     pub fn is_of(&self, member: &Member) -> bool {
-        let is_there = !self.is_alias && self.address == member.paging.to_string();
+        let has_address = !self.is_alias || self.host().is_none();
+        let is_there = has_address && self.address == member.paging.to_string();
         is_there || self.host() == Some(member.host())
     }
 

@@ -61,10 +61,9 @@ fn stopped(disks: &Arc<Disks>, _: Size) -> Verdict {
     grower(&daemon, &needy)?;
     daemon.says("tenant 1 is killed", 1)?;
     wait_until("it has ended", || Ok(running.ended()))?;
-    ensure(
-        running.stderr().contains("for a violated contract"),
-        || format!("the only message to its user: {:?}", running.stderr()),
-    )?;
+    ensure(running.stderr().contains("for a violated contract"), || {
+        format!("the only message to its user: {:?}", running.stderr())
+    })?;
     drop(running);
     daemon.has_everything_back()
 }
