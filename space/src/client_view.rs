@@ -8,7 +8,8 @@
 //! The paper removes scratch mappings at each context switch, since no other thread of the client
 //! may see them. Here a view is one thread's: each thread that works for a client has a view at
 //! addresses of its own, so that no other thread sees its scratch pages, and no fault is taken for
-//! another call's. The scratch pages are the view's alone and are gone when the call has ended.
+//! another call's. The scratch pages are the view's alone and are gone when the call has ended; those that a pin keeps
+//! are a fault of each later call, until the pin is dropped.
 //!
 //! The client's death takes no memory away: the kernel keeps an object while a process maps it.
 
@@ -96,6 +97,8 @@ impl<'a> ClientView<'a> {
 
     /// Begins a call on the client's behalf.
     pub fn begin(&mut self) -> ClientCall<'_, 'a> {
+        // A pin may have kept scratch pages of an earlier call.
+        let _ = self.end_call();
         ClientCall { view: self }
     }
 
@@ -107,8 +110,11 @@ impl<'a> ClientView<'a> {
         let range = self.base..self.base + self.len;
         // A child of a fork has no entries: its parent's threads may have had the lock.
         if self.space.core.other_owner().is_none() {
-            // The next access maps the object again. What cannot be hidden now goes with the view.
-            let _ = self.space.core.with_vtlb(|vtlb| vtlb.discard(&range));
+            // The next access maps the object again.
+            let left_scratch = self.space.core.with_vtlb(|vtlb| vtlb.discard(&range));
+            if left_scratch != Ok(false) {
+                self.record.note(first);
+            }
         }
         Err(ClientFault {
             count,

@@ -19,6 +19,9 @@ impl FaultRecord {
 
     /// The number of faults and the first address, which are forgotten.
     pub(crate) fn take(&self) -> Option<(u64, usize)> {
+        if self.count.load(Ordering::Acquire) == 0 {
+            return None;
+        }
         let first = self.first.load(Ordering::Acquire);
         match self.count.swap(0, Ordering::AcqRel) {
             0 => None,

@@ -24,6 +24,7 @@ use translation::{Access, Pagemap, Reservation, Sharing, TranslationError};
 use wired::{HUGE_RANGE, clock};
 
 mod pins;
+mod scratch_pages;
 
 /// The most page-table pages that a VTLB may have: choosing a victim looks at every entry, which is
 /// to take less than the rest of a miss.
@@ -112,9 +113,10 @@ impl Vtlb {
             pins: 0,
             number: self.stats.misses,
             entered: clock::now(),
+            has_scratch: false,
         });
         let mapped = self.map(&piece, &mapping);
-        match mapped.or_else(|error| self.give_scratch_for(&piece, &mapping, addr, error)) {
+        match mapped.or_else(|error| self.give_scratch_for(index, &mapping, addr, error)) {
             Ok(()) => Ok(index),
             Err(error) => {
                 // Where the process has no mapping left this fails likewise; nothing is mapped there then.
@@ -124,24 +126,6 @@ impl Vtlb {
                 Err(error)
             }
         }
-    }
-
-    /// Gives a piece of a no-exception mapping scratch pages where its object cannot be mapped: a client may
-    /// have sealed it, or it is a file without a mapping.
-    fn give_scratch_for(
-        &mut self,
-        piece: &Region,
-        mapping: &Mapping,
-        addr: usize,
-        error: TranslationError,
-    ) -> Result<(), TranslationError> {
-        let record = mapping.no_exception.ok_or(error)?;
-        // SAFETY: the region is the space's, and the piece is inaccessible.
-        unsafe { translation::map_scratch(piece.start, piece.end - piece.start) }?;
-        self.stats.scratch_faults += 1;
-        // SAFETY: the record outlives the region, which exists while the caller holds the section.
-        unsafe { record.as_ref() }.note(addr);
-        Ok(())
     }
 
     /// Returns true if an entry in this range would have a page of page tables more than the VTLB may have.
@@ -304,11 +288,13 @@ impl Vtlb {
         Ok(())
     }
 
-    /// Hides every piece without pins that overlaps `range`, whose copied pages are of no more use.
-    pub(crate) fn discard(&mut self, range: &Range<usize>) -> Result<(), TranslationError> {
+    /// Hides every piece without pins that overlaps `range`, whose copied pages are of no more use. Returns true if it
+    /// left scratch pages.
+    pub(crate) fn discard(&mut self, range: &Range<usize>) -> Result<bool, TranslationError> {
         let discarded = self.discard_pieces(range);
         self.settle();
-        discarded
+        discarded?;
+        Ok(self.entries.has_scratch(range))
     }
 
     fn discard_pieces(&mut self, range: &Range<usize>) -> Result<(), TranslationError> {
@@ -365,24 +351,6 @@ impl Vtlb {
         if !self.entries.has_table(table) {
             self.stats.pages -= 1;
         }
-    }
-
-    /// Gives the rest of a piece, from the page of `addr` on, scratch pages: the object ends before.
-    pub(crate) fn give_scratch(
-        &mut self,
-        region: &Region,
-        addr: usize,
-    ) -> Result<MissOutcome, TranslationError> {
-        let missed = self.miss(region, addr)?;
-        let MissOutcome::Entered(index) = missed else {
-            return Ok(missed);
-        };
-        let piece = self.entries.region(index);
-        let page = addr & !(wired::PAGE - 1);
-        self.stats.scratch_faults += 1;
-        // SAFETY: the region is the space's; the object has no memory there.
-        unsafe { translation::map_scratch(page, piece.end - page) }?;
-        Ok(missed)
     }
 }
 

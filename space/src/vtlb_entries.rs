@@ -16,6 +16,8 @@ pub(crate) struct Piece {
     pub(crate) number: u64,
     /// When it was entered, by [`clock`].
     pub(crate) entered: u64,
+    /// Some of its pages are scratch pages.
+    pub(crate) has_scratch: bool,
 }
 
 impl Piece {
@@ -109,6 +111,17 @@ impl VtlbEntries {
         self.pieces[index].region
     }
 
+    pub(crate) fn mark_scratch(&mut self, index: usize) {
+        self.pieces[index].has_scratch = true;
+    }
+
+    /// Returns true if an entry with scratch pages overlaps `range`.
+    pub(crate) fn has_scratch(&self, range: &Range<usize>) -> bool {
+        let pieces = &self.pieces[self.first_after(range.start)..];
+        let mut inside = pieces.iter().take_while(|p| p.region.start < range.end);
+        inside.any(|piece| piece.has_scratch)
+    }
+
     /// Page-table pages that pins hold, and those that pinning `range` too would need.
     pub(crate) fn pinned_tables(&self, range: &Range<usize>) -> (usize, usize) {
         let asked = range.start / HUGE_RANGE..range.end.div_ceil(HUGE_RANGE);
@@ -180,6 +193,7 @@ impl VtlbEntries {
             piece.region.end = next.region.end;
             piece.number = piece.number.min(next.number);
             piece.entered = piece.entered.min(next.entered);
+            piece.has_scratch |= next.has_scratch;
             true
         });
     }
@@ -217,6 +231,7 @@ mod tests {
             pins: 0,
             number: 0,
             entered: pages.start as u64,
+            has_scratch: false,
         }
     }
 
