@@ -100,7 +100,17 @@ impl Core {
         let mut spare = [node(), node(), node(), None];
         let part = old.part(range).range();
         self.mutate(|tree| tree.replace(old, &part, new, &mut spare));
-        for seam in [part.start, part.end] {
+        self.merge_seams(&part);
+    }
+
+    /// Undoes the removal of a region or of a part of one.
+    pub(crate) fn restore(&self, part: Region) {
+        self.insert(part);
+        self.merge_seams(&part.range());
+    }
+
+    fn merge_seams(&self, range: &Range<usize>) {
+        for seam in [range.start, range.end] {
             // Dropped outside the lock.
             let _left_over = self.mutate(|tree| tree.merge(seam));
         }

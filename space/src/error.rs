@@ -7,8 +7,8 @@ use translation::{ReserveError, TranslationError};
 
 /// Why an operation failed. Operations on a reserved range are not failure-atomic (2.1): a part of
 /// the range before the failure may be done.
-/// [`AddressSpace::deallocate`](crate::AddressSpace::deallocate) of the range cleans up in every
-/// case.
+/// [`AddressSpace::deallocate`](crate::AddressSpace::deallocate) of the range cleans up; where the
+/// kernel refuses that (`vm.max_map_count`), the rest is there for a later one.
 #[derive(Debug, thiserror::Error)]
 pub enum SpaceError {
     /// An address, a size or an offset is not a multiple of the page size.

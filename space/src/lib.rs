@@ -22,7 +22,7 @@
 //!
 //! Addresses, sizes and offsets are in bytes and multiples of the page size, 4 KiB. Errors are
 //! [`SpaceError`]s. Operations on a reserved range are not failure-atomic:
-//! [`AddressSpace::deallocate`] cleans up after each of them.
+//! [`AddressSpace::deallocate`] cleans up after each of them, and can be repeated.
 //!
 //! There is no second fault path: faults of committed memory are the domain's, those of mapped
 //! objects come by the same signal handlers ([`selfpage::set_region_handler`]), and those of paged

@@ -4,7 +4,6 @@
 //! range in order. A region that is in the wrong state ends it, with the earlier ones done.
 
 use crate::address_space::AddressSpace;
-use crate::backing::Run;
 use crate::error::SpaceError;
 use crate::flags::{CommitFlags, MapFlags};
 use crate::object::MemoryObject;
@@ -182,17 +181,20 @@ impl AddressSpace {
         let mut state = self.state()?;
         let range = self.range(addr, size)?;
         state.check_pins(&range)?;
-        self.for_each_region(&range, |region, part| match region.kind {
-            Kind::Committed => {
-                self.set_kind(&part, Kind::Reserved, Rights::NONE);
-                state.give_up_pages(&part)
-            }
-            Kind::Mapped(mapping) if state.mappings.get(&mapping.id).is_some_and(|m| m.own) => {
-                self.set_kind(&part, Kind::Reserved, Rights::NONE);
-                self.core.with_vtlb(|vtlb| vtlb.discard(&part))?;
-                state.release_mapping(&region.part(&part)).map(drop)
-            }
-            _ => expect(region, false, "committed"),
+        self.for_each_region(&range, |region, part| {
+            let is_committed = match region.kind {
+                Kind::Mapped(mapping) => state.mappings.get(&mapping.id).is_some_and(|m| m.own),
+                kind => kind == Kind::Committed,
+            };
+            expect(region, is_committed, "committed")?;
+            let old = region.part(&part);
+            self.set_kind(&part, Kind::Reserved, Rights::NONE);
+            let given_up = match region.kind {
+                Kind::Mapped(_) => self.discard_entries(&part),
+                _ => state.give_up_pages(&part),
+            };
+            given_up.inspect_err(|_| self.set_kind(&part, old.kind, old.rights))?;
+            state.release_mapping(&old).map(drop)
         })
     }
 
@@ -207,7 +209,16 @@ impl AddressSpace {
         let mut state = self.state()?;
         let range = self.range(addr, size)?;
         state.check_pins(&range)?;
-        self.for_each_region(&range, |region, part| {
+        self.deallocate_range(&mut state, &range)
+    }
+
+    /// Deallocates a range that no pin has. What the kernel refuses to give up is as it was for a later deallocation.
+    pub(crate) fn deallocate_range(
+        &self,
+        state: &mut SpaceState,
+        range: &Range<usize>,
+    ) -> Result<(), SpaceError> {
+        self.for_each_region(range, |region, part| {
             match region.section {
                 Some((start, end)) if start < range.start || end > range.end => {
                     return Err(SpaceError::Section {
@@ -216,23 +227,41 @@ impl AddressSpace {
                 }
                 _ => {}
             }
-            self.core.replace(region, &part, None);
-            let mut _released_last = None;
-            if let Kind::Mapped(_) = region.kind {
-                self.core.with_vtlb(|vtlb| vtlb.discard(&part))?;
-                _released_last = state.release_mapping(&region.part(&part))?;
-            }
-            if region.kind == Kind::Committed {
-                state.close_runs(&part)?;
-            }
             for (piece, run) in state.split_by_runs(part) {
-                match run {
-                    Some(base) => self.release_run(&mut state, base, &piece)?,
-                    None => unmap(&piece)?,
-                }
+                let Some(region) = self.core.find(piece.start) else {
+                    continue;
+                };
+                let old = region.part(&piece);
+                self.core.replace(&region, &piece, None);
+                self.release_addresses(state, &old, run)
+                    .inspect_err(|_| self.core.restore(old))?;
+                // The pager of an object may have the addresses until they are unmapped.
+                drop(state.release_mapping(&old)?);
             }
             Ok(())
         })
+    }
+
+    /// Ends the kernel's mappings of a part of a region that the tree does not have any more, in `run` or in none.
+    fn release_addresses(
+        &self,
+        state: &mut SpaceState,
+        part: &Region,
+        run: Option<usize>,
+    ) -> Result<(), SpaceError> {
+        let range = part.range();
+        if let Kind::Mapped(_) = part.kind {
+            self.discard_entries(&range)?;
+        }
+        match run {
+            Some(base) => self.release_run(state, base, &range),
+            None => unmap(&range),
+        }
+    }
+
+    fn discard_entries(&self, range: &Range<usize>) -> Result<(), SpaceError> {
+        self.core.with_vtlb(|vtlb| vtlb.discard(range))?;
+        Ok(())
     }
 
     /// Gives a run to the cache if no region has a part of it any more, else gives up `piece` of it.
@@ -242,13 +271,16 @@ impl AddressSpace {
         base: usize,
         piece: &Range<usize>,
     ) -> Result<(), SpaceError> {
-        let Some(range) = state.runs.get(&base).map(Run::range) else {
+        let Some(run) = state.runs.get(&base) else {
             return Ok(());
         };
+        let range = run.range();
         let next = self.core.first_after(range.start);
         if next.is_some_and(|region| region.start < range.end) {
             return state.give_up_pages(piece);
         }
+        // Its next owner reserves all of it.
+        run.close(&range)?;
         if let (Some(mut run), Some(backing)) = (state.runs.remove(&base), &self.backing) {
             run.leave();
             backing.put_cached(run);

@@ -88,16 +88,6 @@ impl SpaceState {
         pieces.into_iter()
     }
 
-    /// Takes the access to the runs' pages in `range` away.
-    pub(crate) fn close_runs(&self, range: &Range<usize>) -> Result<(), SpaceError> {
-        for (piece, run) in self.split_by_runs(range.clone()) {
-            if let Some(run) = run.and_then(|base| self.runs.get(&base)) {
-                run.close(&piece)?;
-            }
-        }
-        Ok(())
-    }
-
     /// Gives up the runs' pages in `range`; the runs stay in use.
     pub(crate) fn give_up_pages(&mut self, range: &Range<usize>) -> Result<(), SpaceError> {
         for (piece, run) in self.split_by_runs(range.clone()) {

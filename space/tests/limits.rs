@@ -2,9 +2,8 @@
 
 mod common;
 
-use common::{PAGE, TABLE, alone, bytes, bytes_mut, in_child, read_write};
-use space::{AddressSpace, MapFlags, MemoryObject, Rights, SpaceError};
-use std::ops::Range;
+use common::{PAGE, TABLE, alone, bytes, bytes_mut, in_child, read_write, space};
+use space::{AddressSpace, CommitFlags, MapFlags, MemoryObject, RegionState, Rights, SpaceError};
 
 fn copy_on_write() -> MapFlags {
     MapFlags {
@@ -102,28 +101,44 @@ fn a_limit_of_descriptors_is_named_where_a_mapping_or_an_object_needs_one() {
     assert_eq!(ended, Ok(0));
 }
 
-/// Takes the mappings that the process has left (`vm.max_map_count`). Returns the addresses, whose end gives them back.
-fn take_mappings() -> Range<usize> {
-    let most = std::fs::read_to_string("/proc/sys/vm/max_map_count").unwrap();
-    let most: usize = most.trim().parse().unwrap();
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-    let len = 2 * most * PAGE;
-    // SAFETY: fresh addresses, whose pages get different rights until there are no mappings left.
-    unsafe {
-        let area = libc::mmap(std::ptr::null_mut(), len, 0, flags, -1, 0);
-        assert_ne!(area, libc::MAP_FAILED);
-        let pages = (0..most).map(|n| area.byte_add((2 * n + 1) * PAGE));
-        let mut splits = pages.map(|page| libc::mprotect(page, PAGE, libc::PROT_READ));
-        assert!(splits.any(|split| split != 0));
-        let start = area.expose_provenance();
-        start..start + len
+/// Every mapping that the process may have, until it is dropped.
+struct Mappings {
+    area: *mut libc::c_void,
+    bytes: usize,
+}
+
+impl Mappings {
+    fn all() -> Self {
+        let most = std::fs::read_to_string("/proc/sys/vm/max_map_count").unwrap();
+        let most: usize = most.trim().parse().unwrap();
+        let bytes = 2 * most * PAGE;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        // SAFETY: fresh addresses, whose pages get different rights until there are no mappings left.
+        unsafe {
+            let area = libc::mmap(std::ptr::null_mut(), bytes, 0, flags, -1, 0);
+            assert_ne!(area, libc::MAP_FAILED);
+            let pages = (0..most).map(|n| area.byte_add((2 * n + 1) * PAGE));
+            let mut splits = pages.map(|page| libc::mprotect(page, PAGE, libc::PROT_READ));
+            assert!(splits.any(|split| split != 0));
+            Self { area, bytes }
+        }
     }
 }
 
-fn give_back(area: Range<usize>) {
-    let at = std::ptr::with_exposed_provenance_mut(area.start);
-    // SAFETY: the addresses are the test's own.
-    assert_eq!(unsafe { libc::munmap(at, area.len()) }, 0);
+impl Drop for Mappings {
+    fn drop(&mut self) {
+        // SAFETY: its own.
+        assert_eq!(unsafe { libc::munmap(self.area, self.bytes) }, 0);
+    }
+}
+
+/// Calls `operation` while the kernel refuses to divide a mapping.
+fn refuse<T>(operation: impl FnOnce() -> Result<T, SpaceError>) {
+    let mappings = Mappings::all();
+    let refused = operation().map(drop);
+    drop(mappings);
+    let text = refused.unwrap_err().to_string();
+    assert!(text.contains("Cannot allocate memory"), "{text}");
 }
 
 #[test]
@@ -139,13 +154,7 @@ fn a_protection_that_fails_leaves_the_rights_and_can_be_repeated() {
             assert_eq!(unsafe { bytes(at + range * TABLE, 1)[0] }, 0);
         }
         let middle = at + TABLE;
-        let area = take_mappings();
-        let refused = space.protect(middle, TABLE, read_write().rights);
-        give_back(area);
-        assert!(
-            matches!(refused, Err(SpaceError::Translation(_))),
-            "{refused:?}"
-        );
+        refuse(|| space.protect(middle, TABLE, read_write().rights));
         assert_eq!(space.query(middle).unwrap().rights, Rights::READ);
         space.protect(middle, TABLE, read_write().rights).unwrap();
         // SAFETY: mapped, and used by this test alone.
@@ -164,7 +173,7 @@ fn an_access_for_which_the_process_has_no_mapping_left_is_an_exception() {
         let at = space
             .map(None, 8 * TABLE, &object, 0, read_write())
             .unwrap();
-        let _area = take_mappings();
+        let _mappings = Mappings::all();
         // SAFETY: mapped, and used by this test alone.
         unsafe { bytes_mut(at + 4 * TABLE + PAGE, 1)[0] = 1 };
         0
@@ -193,4 +202,93 @@ fn a_clients_file_of_a_mount_that_is_not_seen_is_not_viewed() {
         0
     });
     assert_eq!(ended, Ok(0));
+}
+
+#[test]
+fn a_deallocation_that_the_kernel_refuses_leaves_the_pages_to_a_later_one() {
+    let _alone = alone();
+    let ended = in_child(|| {
+        let space = AddressSpace::without_domain(8).unwrap();
+        let reserved = space.reserve(None, 3 * PAGE, false).unwrap();
+        refuse(|| space.deallocate(reserved + PAGE, PAGE));
+        space.deallocate(reserved, 3 * PAGE).unwrap();
+
+        let object = MemoryObject::create(3 * TABLE as u64).unwrap();
+        let at = space
+            .map(None, 3 * TABLE, &object, 0, read_write())
+            .unwrap();
+        for range in 0..3 {
+            // SAFETY: mapped, and used by this test alone.
+            unsafe { bytes_mut(at + range * TABLE, 1)[0] = 5 };
+        }
+        refuse(|| space.deallocate(at + TABLE, TABLE));
+        let region = space.query(at + TABLE).unwrap();
+        assert_eq!(region.range, at..at + 3 * TABLE);
+        // SAFETY: as above.
+        assert_eq!(unsafe { bytes_mut(at + TABLE, 1)[0] }, 5);
+        space.deallocate(at + TABLE, TABLE).unwrap();
+        assert_eq!(space.query(at + TABLE), None);
+        assert_eq!(space.memory_status().mapped, 2 * TABLE as u64);
+        drop(space);
+        // SAFETY: asks whether anything is mapped there.
+        let advised = unsafe { libc::madvise(at as *mut _, 3 * TABLE, libc::MADV_NORMAL) };
+        assert_eq!(advised, -1, "the whole is unmapped");
+        0
+    });
+    assert_eq!(ended, Ok(0));
+}
+
+#[test]
+fn pages_stay_committed_where_the_kernel_refuses_to_decommit_them() {
+    let _alone = alone();
+    let ended = in_child(|| {
+        let space = space(64, 8);
+        let shareable = space.reserve(None, 3 * TABLE, false).unwrap();
+        let flags = CommitFlags {
+            shareable: true,
+            ..CommitFlags::default()
+        };
+        space.commit(shareable, 3 * TABLE, flags).unwrap();
+        for range in 0..3 {
+            // SAFETY: committed, and used by this test alone.
+            unsafe { bytes_mut(shareable + range * TABLE, 1)[0] = 5 };
+        }
+        let private = space.allocate(9 * PAGE).unwrap();
+        // SAFETY: as above.
+        unsafe { bytes_mut(private, 9 * PAGE) }.fill(7);
+        for (at, len, state) in [
+            (shareable + TABLE, TABLE, RegionState::Mapped),
+            (private + 8 * PAGE, PAGE, RegionState::Committed),
+        ] {
+            refuse(|| space.decommit(at, len));
+            assert_eq!(space.query(at).unwrap().state, state);
+            space.decommit(at, len).unwrap();
+            assert_eq!(space.query(at).unwrap().state, RegionState::Reserved);
+        }
+        // What is mapped there next is not what was decommitted.
+        let other = MemoryObject::create(TABLE as u64).unwrap();
+        let at = shareable + TABLE;
+        space.map(Some(at), TABLE, &other, 0, read_write()).unwrap();
+        // SAFETY: as above.
+        assert_eq!(unsafe { bytes_mut(at, 1)[0] }, 0);
+        0
+    });
+    assert_eq!(ended, Ok(0));
+}
+
+#[test]
+fn addresses_that_are_reserved_again_give_no_access_after_a_refused_decommit() {
+    let _alone = alone();
+    let ended = in_child(|| {
+        let space = space(64, 8);
+        let at = space.allocate(9 * PAGE).unwrap();
+        // SAFETY: committed, and used by this test alone.
+        unsafe { bytes_mut(at, 9 * PAGE) }.fill(7);
+        refuse(|| space.decommit(at + 8 * PAGE, PAGE));
+        space.deallocate(at, 9 * PAGE).unwrap();
+        assert_eq!(space.reserve(None, 9 * PAGE, false).unwrap(), at);
+        // SAFETY: used by this test alone.
+        unsafe { bytes_mut(at + 8 * PAGE, 1)[0] }.into()
+    });
+    assert_eq!(ended, Err(libc::SIGSEGV));
 }
