@@ -291,6 +291,8 @@ impl Drop for AddressSpace {
             std::mem::forget(self.backing.take());
             return;
         }
+        // A view that is left was never dropped, and has no call any more.
+        self.lock_state().views.clear();
         let mut at = 0;
         while let Some(region) = self.core.first_after(at) {
             at = region.end;

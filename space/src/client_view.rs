@@ -18,6 +18,7 @@ use crate::error::SpaceError;
 use crate::fault_record::FaultRecord;
 use crate::flags::MapFlags;
 use crate::object::MemoryObject;
+use crate::state::SpaceState;
 use selfpage::Rights;
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -125,10 +126,34 @@ impl<'a> ClientView<'a> {
 
 impl Drop for ClientView<'_> {
     fn drop(&mut self) {
-        if let Err(error) = self.space.deallocate(self.base, self.len) {
-            eprintln!("selfpage: a client view ends and cannot release its addresses: {error}");
+        let Ok(mut state) = self.space.state() else {
+            // A child's copy: the addresses are the parent's.
+            return;
+        };
+        let mut views = state.views.iter_mut();
+        if let Some(view) = views.find(|view| view.range.start == self.base) {
+            view.has_ended = true;
         }
+        release_ended(self.space, &mut state);
     }
+}
+
+/// Deallocates the views that have ended, except those that pins have pages of.
+pub(crate) fn release_ended(space: &AddressSpace, state: &mut SpaceState) {
+    let mut views = std::mem::take(&mut state.views);
+    views.retain(|view| {
+        if !view.has_ended || state.check_pins(&view.range).is_err() {
+            return true;
+        }
+        let released = space.deallocate_range(state, &view.range);
+        if let Err(error) = &released {
+            eprintln!(
+                "selfpage: the addresses of a client view that has ended cannot be released yet: {error}"
+            );
+        }
+        released.is_err()
+    });
+    state.views = views;
 }
 
 /// A call on the client's behalf. Pointers that it translates are good until it ends.

@@ -66,6 +66,12 @@ pub enum SpaceError {
         /// The range of a pin.
         range: Range<usize>,
     },
+    /// Addresses of a client view.
+    #[error("{:#x}..{:#x} is a client's view; drop that instead", range.start, range.end)]
+    View {
+        /// The view.
+        range: Range<usize>,
+    },
     /// Addresses that belong to committed memory.
     #[error(
         "{addr:#x} is a part of memory that was committed at once and is in use; deallocate that first, or map elsewhere"

@@ -9,7 +9,7 @@ use crate::flags::MapFlags;
 use crate::object::MemoryObject;
 use crate::operations::{expect, unmap};
 use crate::region::{self, Copies, Kind, Mapping};
-use crate::state::{MappedObject, SpaceState};
+use crate::state::{MappedObject, SpaceState, ViewRange};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use selfpage::Rights;
 use std::ops::Range;
@@ -123,6 +123,12 @@ impl AddressSpace {
             self.set_kind(&part, Kind::Mapped(mapping), flags.rights);
             Ok(())
         })?;
+        if mapping.no_exception.is_some() {
+            state.views.push(ViewRange {
+                range: range.clone(),
+                has_ended: false,
+            });
+        }
         Ok(id)
     }
 

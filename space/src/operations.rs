@@ -204,11 +204,12 @@ impl AddressSpace {
     ///
     /// # Errors
     /// [`SpaceError::Section`] for a part of a section, [`SpaceError::Pinned`],
-    /// [`SpaceError::NotReserved`].
+    /// [`SpaceError::View`] for addresses of a client view, [`SpaceError::NotReserved`].
     pub fn deallocate(&self, addr: usize, size: usize) -> Result<(), SpaceError> {
         let mut state = self.state()?;
         let range = self.range(addr, size)?;
         state.check_pins(&range)?;
+        state.check_views(&range)?;
         self.deallocate_range(&mut state, &range)
     }
 

@@ -7,6 +7,7 @@
 //! fails with `EFAULT`.
 
 use crate::address_space::AddressSpace;
+use crate::client_view;
 use crate::error::SpaceError;
 use crate::paged_memory::PagedObject;
 use crate::region::{Kind, Region};
@@ -201,5 +202,6 @@ impl Drop for PinnedRange<'_> {
                 PinnedPart::Committed(_) => {}
             }
         }
+        client_view::release_ended(self.space, &mut state);
     }
 }

@@ -22,6 +22,14 @@ pub(crate) struct SpaceState {
     pub(crate) next_mapping: u64,
     /// Ranges with a pin each.
     pub(crate) pins: Vec<Range<usize>>,
+    /// Addresses that the views have, and those that ended and are still pinned.
+    pub(crate) views: Vec<ViewRange>,
+}
+
+/// The addresses of a client view.
+pub(crate) struct ViewRange {
+    pub(crate) range: Range<usize>,
+    pub(crate) has_ended: bool,
 }
 
 /// An object that regions have.
@@ -45,6 +53,16 @@ impl SpaceState {
             .find(|pin| pin.start < range.end && range.start < pin.end);
         pinned.map_or(Ok(()), |range| {
             Err(SpaceError::Pinned {
+                range: range.clone(),
+            })
+        })
+    }
+
+    pub(crate) fn check_views(&self, range: &Range<usize>) -> Result<(), SpaceError> {
+        let mut views = self.views.iter().map(|view| &view.range);
+        let inside = views.find(|view| view.start < range.end && range.start < view.end);
+        inside.map_or(Ok(()), |range| {
+            Err(SpaceError::View {
                 range: range.clone(),
             })
         })

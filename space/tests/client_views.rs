@@ -1,9 +1,9 @@
-//! Client views beside pins of their pages.
+//! Client views beside pins of their pages, and beside operations on their addresses.
 
 mod common;
 
-use common::PAGE;
-use space::{AddressSpace, ClientView, MemoryObject, Rights};
+use common::{PAGE, alone, bytes};
+use space::{AddressSpace, ClientView, MemoryObject, Rights, SpaceError};
 
 /// A view of an object of the client's to be read and written, and where it is.
 fn view<'a>(space: &'a AddressSpace, object: &MemoryObject) -> (ClientView<'a>, usize) {
@@ -53,4 +53,59 @@ fn a_pinned_page_of_the_clients_is_no_fault_of_later_calls() {
     call.read(0, &mut [0]).unwrap();
     assert_eq!(call.end(), Ok(()));
     drop(pin);
+}
+
+#[test]
+fn the_addresses_of_a_view_are_its_own_until_it_ends() {
+    let _alone = alone();
+    let space = AddressSpace::without_domain(8).unwrap();
+    let object = MemoryObject::create(4 * PAGE as u64).unwrap();
+    let (mut view, at) = view(&space, &object);
+    let call = view.begin();
+    for (addr, pages) in [(at, 4), (at + PAGE, 1)] {
+        let refused = space.deallocate(addr, pages * PAGE);
+        assert!(
+            matches!(&refused, Err(SpaceError::View { range }) if range.start == at),
+            "{refused:?}"
+        );
+    }
+    call.write(3 * PAGE, &[7]).unwrap();
+    assert_eq!(call.end(), Ok(()));
+    let mut written = [0];
+    rustix::io::pread(object.as_fd(), &mut written, 3 * PAGE as u64).unwrap();
+    assert_eq!(written, [7]);
+    drop(view);
+    let refused = space.deallocate(at, 4 * PAGE);
+    assert!(matches!(refused, Err(SpaceError::NotReserved { .. })));
+}
+
+#[test]
+fn a_space_releases_the_addresses_of_a_view_that_never_ended() {
+    let _alone = alone();
+    let space = AddressSpace::without_domain(8).unwrap();
+    let object = MemoryObject::create(PAGE as u64).unwrap();
+    let (forgotten, at) = view(&space, &object);
+    std::mem::forget(forgotten);
+    drop(space);
+    let next = AddressSpace::without_domain(8).unwrap();
+    assert_eq!(next.reserve(Some(at), PAGE, false).unwrap(), at);
+}
+
+#[test]
+fn a_view_that_ends_before_pins_of_its_pages_is_released_with_the_last_of_them() {
+    let _alone = alone();
+    let space = AddressSpace::without_domain(8).unwrap();
+    let object = MemoryObject::create(2 * PAGE as u64).unwrap();
+    let (mut view, at) = view(&space, &object);
+    view.begin().write(PAGE, &[7]).unwrap();
+    let pins = [0, 1].map(|page| space.pin(at + page * PAGE, PAGE).unwrap());
+    drop(view);
+    for pin in pins {
+        // SAFETY: pinned by the last pin.
+        assert_eq!(unsafe { bytes(at + PAGE, 1) }, [7]);
+        assert_eq!(space.memory_status().mapped, 2 * PAGE as u64);
+        drop(pin);
+    }
+    assert_eq!(space.memory_status().mapped, 0);
+    assert_eq!(space.query(at), None);
 }
