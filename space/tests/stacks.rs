@@ -2,12 +2,12 @@
 
 mod common;
 
-use common::{PAGE, dig};
+use common::{PAGE, alone, dig, in_child};
 use corosensei::CoroutineResult;
 use space::stack::{StackCoroutine, StackPool, StackThread, probe, recycle};
 use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 
 #[test]
 fn ten_thousand_idle_coroutines_hold_three_pages_each() {
@@ -212,6 +212,35 @@ fn a_thread_gives_the_pages_below_its_stack_pointer_back() {
     );
     go.send(()).unwrap();
     assert_eq!(thread.join(), 7 * 64 + dig(512 << 10, 0));
+}
+
+/// A thread that drops its own handle, or that of a thread which drops the handle of this one meanwhile.
+#[test]
+fn a_thread_that_drops_its_own_handle_keeps_its_stack() {
+    let _alone = alone();
+    let ended = in_child(|| {
+        let pool = StackPool::new(256 << 10, 2).unwrap();
+        let handle: Arc<Mutex<Option<StackThread<()>>>> = Arc::default();
+        let own = handle.clone();
+        let (go, going) = std::sync::mpsc::channel::<()>();
+        let (report, reported) = std::sync::mpsc::channel();
+        let thread = StackThread::spawn(&pool, "own", move || {
+            going.recv().unwrap();
+            let local = black_box([7u8; 64]);
+            drop(own.lock().unwrap().take());
+            report.send(black_box(local)[5]).unwrap();
+        })
+        .unwrap();
+        let stack = thread.stack().unwrap().range();
+        *handle.lock().unwrap() = Some(thread);
+        go.send(()).unwrap();
+        assert_eq!(reported.recv(), Ok(7));
+        // It ends on that stack.
+        let taken = [(); 2].map(|()| pool.take("next").map(|next| next.range()));
+        assert!(taken.iter().flatten().all(|next| *next != stack));
+        0
+    });
+    assert_eq!(ended, Ok(0));
 }
 
 /// The pool that the handler of single steps sweeps.

@@ -9,7 +9,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 const SIGNAL_STACK: usize = 64 << 10;
 
 /// A thread whose stack is of a pool. Dropping it without [`StackThread::join`] waits for its end,
-/// too: the stack is needed as long.
+/// too: the stack is needed as long. A drop by the thread itself, or by one that the thread waits
+/// for, returns at once, and the pool loses the stack.
 pub struct StackThread<T> {
     thread: Option<libc::pthread_t>,
     result: Arc<Mutex<Option<T>>>,
@@ -104,7 +105,8 @@ impl<T: Send + 'static> StackThread<T> {
         self.stack.as_ref()
     }
 
-    /// Waits for the thread's end, and returns the result of its work.
+    /// Waits for the thread's end, and returns the result of its work. Called by the thread itself, or by one that the
+    /// thread waits for, it panics.
     pub fn join(mut self) -> T {
         self.wait();
         let mut result = self.result.lock().unwrap_or_else(PoisonError::into_inner);
@@ -116,7 +118,12 @@ impl<T> StackThread<T> {
     fn wait(&mut self) {
         if let Some(thread) = self.thread.take() {
             // SAFETY: joined once.
-            unsafe { libc::pthread_join(thread, std::ptr::null_mut()) };
+            if unsafe { libc::pthread_join(thread, std::ptr::null_mut()) } != 0 {
+                // It is this thread, or waits for this one: it runs on the stack until it ends.
+                std::mem::forget(self.stack.take());
+                // SAFETY: neither joined nor detached.
+                unsafe { libc::pthread_detach(thread) };
+            }
         }
     }
 }
