@@ -92,7 +92,6 @@ fn run(
         answer_requests(place, &core, stop);
     }
     place.leave();
-    list.clear();
 }
 
 /// Takes the first place that has no live owner.
@@ -158,10 +157,10 @@ impl RobustList {
     }
 
     /// Takes the place of the C library's list, which this thread has nothing on. The kernel reads it
-    /// until the thread has ended, and the thread's stack has it.
+    /// at the thread's end, unless it was dropped before.
     fn register(&self) -> Result<(), SpaceError> {
-        self.clear();
-        // SAFETY: the list is as the kernel expects it, and outlives the thread's work.
+        self.first.store(self.head(), Ordering::Relaxed);
+        // SAFETY: the list is as the kernel expects it, and does not move; its drop has the kernel forget it.
         let set = unsafe { libc::syscall(libc::SYS_set_robust_list, self.head(), HEAD) };
         if set == 0 {
             return Ok(());
@@ -181,9 +180,38 @@ impl RobustList {
         self.first.store(entry.cast(), Ordering::Relaxed);
         compiler_fence(Ordering::SeqCst);
     }
+}
 
-    fn clear(&self) {
-        self.first.store(self.head(), Ordering::Relaxed);
-        compiler_fence(Ordering::SeqCst);
+impl Drop for RobustList {
+    fn drop(&mut self) {
+        // SAFETY: this thread has no other list.
+        unsafe { libc::syscall(libc::SYS_set_robust_list, std::ptr::null::<u8>(), HEAD) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The list of the calling thread that the kernel has.
+    fn kernels_list() -> *mut u8 {
+        let (mut head, mut bytes) = (std::ptr::null_mut::<u8>(), 0usize);
+        // SAFETY: stores to the two words.
+        let got = unsafe { libc::syscall(libc::SYS_get_robust_list, 0, &mut head, &mut bytes) };
+        assert_eq!(got, 0);
+        head
+    }
+
+    #[test]
+    fn the_kernel_forgets_a_list_that_ends_before_its_thread() {
+        let thread = std::thread::spawn(|| {
+            {
+                let list = pin!(RobustList::default());
+                list.as_ref().get_ref().register().unwrap();
+                assert_eq!(kernels_list(), list.as_ref().get_ref().head());
+            }
+            assert!(kernels_list().is_null());
+        });
+        thread.join().unwrap();
     }
 }
