@@ -224,7 +224,7 @@ impl AddressSpace {
     ///
     /// # Errors
     /// As for [`AddressSpace::map`]; [`SpaceError::Foreign`] for an object of no bytes, [`SpaceError::ServedFile`] for
-    /// a file of FUSE or of a network: the end of its mapping waits for the server, and that may be the client.
+    /// a file of no local file system: the end of its mapping waits for its server, and that may be the client.
     pub fn client_view(
         &self,
         object: &MemoryObject,

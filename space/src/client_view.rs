@@ -17,6 +17,7 @@ use crate::address_space::AddressSpace;
 use crate::error::SpaceError;
 use crate::fault_record::FaultRecord;
 use crate::flags::MapFlags;
+use crate::local_file::check_local;
 use crate::object::MemoryObject;
 use crate::state::SpaceState;
 use selfpage::Rights;
@@ -67,9 +68,7 @@ impl<'a> ClientView<'a> {
         object: &MemoryObject,
         rights: Rights,
     ) -> Result<Self, SpaceError> {
-        if object.is_served()? {
-            return Err(SpaceError::ServedFile);
-        }
+        check_local(object.as_fd())?;
         if object.is_empty() {
             return Err(SpaceError::Foreign("it has no bytes"));
         }

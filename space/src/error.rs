@@ -93,10 +93,10 @@ pub enum SpaceError {
         "the descriptor is of no memory object ({0}): expected a regular file or shared memory"
     )]
     Foreign(&'static str),
-    /// A client's object is a file that another process or machine serves.
+    /// A client's object is a file that another process or machine may serve.
     #[error(
-        "a client's view is not of a file that another process or machine serves (FUSE, NFS), or of a mount that this \
-         process does not see: it may answer late or never; have the client send memory"
+        "the file is of no local file system (tmpfs, ext4, xfs, btrfs, overlay and others), or of a mount that this \
+         process does not see: another process or machine may serve it (FUSE, NFS), late or never; have the client send memory"
     )]
     ServedFile,
     /// The object has less memory than the view.

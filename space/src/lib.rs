@@ -40,6 +40,7 @@ mod error;
 mod fault_record;
 mod flags;
 mod held_times;
+mod local_file;
 mod mapping;
 mod object;
 mod object_pager;

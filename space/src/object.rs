@@ -10,13 +10,14 @@
 //! an object of its own; a process of the same user can open any descriptor again.
 
 use crate::error::SpaceError;
+use crate::local_file::check_local;
 use crate::paged_memory::PagedObject;
+use host::fd_reaper::{PeerFd, peer_uid};
 use host::seqpacket;
 use rustix::fs::{
-    AtFlags, FileType, MemfdFlags, Mode, OFlags, StatxFlags, fcntl_getfl, fstat, fstatfs,
-    ftruncate, memfd_create, statx,
+    FileType, MemfdFlags, Mode, OFlags, fcntl_getfl, fstat, fstatfs, ftruncate, memfd_create,
 };
-use rustix::io::retry_on_intr;
+use rustix::io::{Errno, retry_on_intr};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, recvmsg};
 use selfpage::Rights;
 use std::io::IoSliceMut;
@@ -39,19 +40,6 @@ pub struct MemoryObject {
 
 /// The kind of file system (`statfs(2)`) of memory of huge pages.
 const HUGETLBFS: u32 = 0x9584_58f6;
-
-/// Those of memory: `memfd_create` and POSIX shared memory, `memfd_secret`.
-const MEMORY: [u32; 2] = [0x0102_1994, 0x5345_434d];
-
-/// Those whose files another process or machine serves: FUSE, NFS, SMB, CIFS, 9P, Ceph.
-const SERVED: [u32; 6] = [
-    0x6573_5546,
-    0x6969,
-    0xfe53_4d42,
-    0xff53_4d42,
-    0x0102_1997,
-    0x00c3_6400,
-];
 
 /// A view's offset, length and rights, as a message has them.
 const MESSAGE: usize = 24;
@@ -96,7 +84,10 @@ impl MemoryObject {
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
             return Err(SpaceError::Foreign("it is not a regular file"));
         }
-        if file_system(&file)? == HUGETLBFS {
+        let kind = fstatfs(&file)
+            .map_err(SpaceError::system("fstatfs"))?
+            .f_type;
+        if kind as u32 == HUGETLBFS {
             return Err(SpaceError::Foreign("it is memory of huge pages"));
         }
         let flags = fcntl_getfl(&file).map_err(SpaceError::system("fcntl(F_GETFL)"))?;
@@ -119,14 +110,6 @@ impl MemoryObject {
             rights,
             paged: None,
         })
-    }
-
-    /// Returns true if it is a file that another process or machine serves, late or never, or that may be: one of a
-    /// mount that this process does not see, which its sender may have made over such files.
-    pub(crate) fn is_served(&self) -> Result<bool, SpaceError> {
-        let kind = file_system(&self.memory)?;
-        let is_served = || SERVED.contains(&kind) || !is_mounted_here(&self.memory);
-        Ok(!MEMORY.contains(&kind) && is_served())
     }
 
     /// Bytes.
@@ -277,12 +260,12 @@ impl MemoryObject {
             .map_err(SpaceError::system("sending a memory object"))
     }
 
-    /// Receives an object that another process sent. The descriptor's own mode limits its rights. A
-    /// peer may send a file of a file system that answers late or never: a page of it takes as
-    /// long.
+    /// Receives an object that another process sent: memory, or a file of a local file system. The descriptor's own
+    /// mode limits its rights.
     ///
     /// # Errors
-    /// [`SpaceError::Foreign`] for a message of another kind, [`SpaceError::Unaligned`] or
+    /// [`SpaceError::Foreign`] for a message of another kind, [`SpaceError::ServedFile`] for a file that another process
+    /// or machine may serve, late or never: no request reaches that. [`SpaceError::Unaligned`] or
     /// [`SpaceError::Overflow`] for a view that cannot be, [`SpaceError::Dead`] for one whose
     /// memory is gone, [`SpaceError::Paged`] for a paged object, which
     /// [`PagedMemory`](crate::PagedMemory) receives.
@@ -295,6 +278,12 @@ impl MemoryObject {
 
     /// Receives an object, and whether it is a paged one, which is to be held before it is mapped.
     pub(crate) fn receive_any(socket: impl AsFd) -> Result<(Self, bool), SpaceError> {
+        let uid = peer_uid(&socket);
+        if PeerFd::is_behind(uid) {
+            let what =
+                "receiving a memory object (too many descriptors of its user's wait to be closed)";
+            return Err(SpaceError::system(what)(Errno::MFILE));
+        }
         let mut message = [0; MESSAGE];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut ancillary = RecvAncillaryBuffer::new(&mut space);
@@ -302,16 +291,23 @@ impl MemoryObject {
         let flags = RecvFlags::CMSG_CLOEXEC;
         let received = retry_on_intr(|| recvmsg(&socket, &mut into, &mut ancillary, flags))
             .map_err(SpaceError::system("receiving a memory object"))?;
-        let descriptor = ancillary.drain().find_map(|m| match m {
-            RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
-            _ => None,
-        });
-        let (MESSAGE, Some(descriptor)) = (received.bytes, descriptor) else {
+        // All of them: the end of each may wait for the peer.
+        let descriptors: Vec<_> = ancillary
+            .drain()
+            .filter_map(|m| match m {
+                RecvAncillaryMessage::ScmRights(fds) => Some(fds),
+                _ => None,
+            })
+            .flatten()
+            .map(|fd| PeerFd::new(fd, uid))
+            .collect();
+        let (MESSAGE, Some(descriptor)) = (received.bytes, descriptors.into_iter().next()) else {
             return Err(SpaceError::Foreign("the message has no memory object"));
         };
+        check_local(&descriptor)?;
         let word =
             |at: usize| u64::from_le_bytes(message[at..at + 8].try_into().unwrap_or_default());
-        let whole = Self::from_file(descriptor)?;
+        let whole = Self::from_file(descriptor.into_owned())?;
         let named = [Rights::READ, Rights::WRITE, Rights::EXECUTE, Rights::META];
         let sent = named
             .into_iter()
@@ -349,23 +345,4 @@ pub(crate) fn aligned(what: &'static str, value: u64) -> Result<(), SpaceError> 
         return Ok(());
     }
     Err(SpaceError::Unaligned { what, value })
-}
-
-/// The kind of the file system that a file is of.
-fn file_system(file: impl AsFd) -> Result<u32, SpaceError> {
-    let stat = fstatfs(file).map_err(SpaceError::system("fstatfs"))?;
-    Ok(stat.f_type as u32)
-}
-
-/// Returns true if a file is of a mount in this process's mount namespace.
-fn is_mounted_here(file: impl AsFd) -> bool {
-    let (flags, wanted) = (AtFlags::EMPTY_PATH, StatxFlags::MNT_ID);
-    let Ok(stat) = statx(file, "", flags, wanted) else {
-        return false;
-    };
-    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    let id = stat.stx_mnt_id.to_string();
-    mounts
-        .lines()
-        .any(|mount| mount.split(' ').next() == Some(&id))
 }

@@ -4,6 +4,7 @@ mod common;
 
 use common::{PAGE, TABLE, bytes, bytes_mut, read_write, sockets};
 use space::{AddressSpace, MapFlags, MemoryObject, RegionState, Rights, SpaceError};
+use std::os::fd::{FromRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::thread::JoinHandleExt;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -259,6 +260,30 @@ fn a_client_view_of_no_bytes_is_refused_as_such() {
     let empty = MemoryObject::create(0).unwrap();
     let refused = space.client_view(&empty, Rights::READ).map(drop);
     assert!(matches!(refused, Err(SpaceError::Foreign(_))));
+}
+
+#[test]
+fn a_client_view_is_of_memory_and_files_of_local_file_systems_alone() {
+    let space = AddressSpace::without_domain(8).unwrap();
+    // A file system that is not known as a local one.
+    let file = std::fs::File::open("/sys/kernel/uevent_seqnum").unwrap();
+    let object = MemoryObject::from_file(file).unwrap();
+    let refused = space.client_view(&object, Rights::READ).map(drop);
+    assert!(
+        matches!(refused, Err(SpaceError::ServedFile)),
+        "{refused:?}"
+    );
+    // SAFETY: makes a descriptor.
+    let secret = unsafe { libc::syscall(libc::SYS_memfd_secret, libc::O_CLOEXEC) };
+    if secret < 0 {
+        println!("SKIPPED: the kernel has no memfd_secret");
+        return;
+    }
+    // SAFETY: made above.
+    let secret = unsafe { OwnedFd::from_raw_fd(secret as i32) };
+    rustix::fs::ftruncate(&secret, PAGE as u64).unwrap();
+    let object = MemoryObject::from_file(secret).unwrap();
+    space.client_view(&object, Rights::READ).unwrap();
 }
 
 #[test]
