@@ -132,6 +132,8 @@ impl Pagemap {
         len: usize,
         mut each: impl FnMut(usize),
     ) -> Result<(), Errno> {
+        /// Few: a handler calls this on a signal stack of 8 KiB.
+        const WORDS: usize = 64;
         let mut words = [0; WORDS];
         for first in (0..len / PAGE).step_by(WORDS) {
             let words = &mut words[..WORDS.min(len / PAGE - first)];
