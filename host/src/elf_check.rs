@@ -218,7 +218,7 @@ mod tests {
     fn a_process_whose_effective_user_is_another_loads_no_pager() {
         const CHANGED: &str = "SELFPAGE_TEST_CHANGED";
         if !geteuid().is_root() {
-            eprintln!("skipped: only root may change its effective user");
+            eprintln!("SKIPPED: only root may change its effective user");
             return;
         }
         if std::env::var_os(CHANGED).is_none() {

@@ -87,7 +87,7 @@ impl std::fmt::Display for Unpageable {
         f.write_str(no_pager)?;
         match f.alternate() {
             // A user without the privilege to filter sets no_new_privs: `seccomp::install`.
-            true if !no_pager.is_empty() && !geteuid().is_root() => f.write_str(
+            true if matches!(self, Self::Setuid | Self::Capabilities) && !geteuid().is_root() => f.write_str(
                 "; it also runs without the privilege that it would gain, since the tree has no_new_privs",
             ),
             true => Ok(()),
