@@ -12,8 +12,8 @@ pub struct MapsLine<'a> {
     pub access: &'a str,
     /// Where it begins in its file, in bytes.
     pub offset: usize,
-    /// The device of its file, as `00:01`.
-    pub device: &'a str,
+    /// The device of its file, by its major and minor number.
+    pub device: (usize, usize),
     /// Of its file; 0 where it has none.
     pub inode: u64,
     /// The path of its file, or what the kernel calls it; up to the first space.
@@ -28,12 +28,12 @@ impl<'a> MapsLine<'a> {
         let number = |text: &str| usize::from_str_radix(text, 16).ok();
         let (start, end) = fields.next()?.split_once('-')?;
         let (access, offset) = (fields.next()?, fields.next()?);
-        let (device, inode) = (fields.next()?, fields.next()?);
+        let ((major, minor), inode) = (fields.next()?.split_once(':')?, fields.next()?);
         Some(Self {
             span: number(start)?..number(end)?,
             access,
             offset: number(offset)?,
-            device,
+            device: (number(major)?, number(minor)?),
             inode: inode.parse().ok()?,
             name: fields.next().unwrap_or(""),
         })
@@ -81,7 +81,7 @@ mod tests {
             span: 0x7fd7_20cd_7000..0x7fd7_20ce_0000,
             access: "rw-s",
             offset: 0x1f000,
-            device: "00:01",
+            device: (0, 1),
             inode: 32770,
             name: "/SYSV00000000",
         };

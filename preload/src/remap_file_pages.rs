@@ -84,20 +84,13 @@ fn is_of_one_object(span: &AddrRange) -> rustix::io::Result<bool> {
         if mapping.span.end <= span.start || mapping.span.start >= span.end {
             return;
         }
-        let its = (device_number(mapping.device), mapping.inode);
+        let its = (mapping.device, mapping.inode);
         is_one &= mapping.span.start <= covered
             && mapping.access.ends_with('s')
             && *object.get_or_insert(its) == its;
         covered = mapping.span.end;
     })?;
     Ok(is_one && covered >= span.end)
-}
-
-/// The number of a device as it is listed.
-fn device_number(text: &str) -> Option<(u32, u32)> {
-    let (major, minor) = text.split_once(':')?;
-    let number = |part| u32::from_str_radix(part, 16).ok();
-    Some((number(major)?, number(minor)?))
 }
 
 fn remap(from: usize, len: usize, new_len: usize, flags: c_int, to: usize) -> SyscallResult {

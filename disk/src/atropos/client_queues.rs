@@ -131,9 +131,9 @@ impl<T: Trace> ClientQueues<T> {
         if client.contract.slice.0 == 0 {
             // It has no periods, whose end would apply a change.
             client.apply_change(now);
-        }
-        if client.contract.slice.0 == 0 {
-            return;
+            if client.contract.slice.0 == 0 {
+                return;
+            }
         }
         let charge = client.next_charge(&self.correction).signed();
         // Its share of the time up to its deadline cannot make other clients late.

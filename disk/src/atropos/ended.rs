@@ -36,7 +36,7 @@ impl EndedContracts {
         }
     }
 
-    /// When a share of `asked` is free, where contracts leave `spare` of the capacity, which is as much.
+    /// When a share of `asked` is free, where contracts leave `spare` of the capacity, at least as much.
     pub(super) fn free_at(&self, now: Time, asked: Utilization, spare: Utilization) -> Time {
         let mut at = now;
         let taken = self.shares.iter().filter(|(until, _)| *until > now);

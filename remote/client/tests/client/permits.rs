@@ -199,18 +199,22 @@ fn a_notice_about_a_permit_that_is_not_in_use_changes_nothing() {
     assert_eq!(space.read(0, 4), Ok(vec![1; 4]));
 }
 
+/// What a server sends to have all pages of its permit back.
+fn revocation(seen: &Mutex<Seen>) -> ServerNotice {
+    ServerNotice::Revoke {
+        permit: seen.lock().unwrap().permit.unwrap().permit.id,
+        keep_pages: 0,
+        within: Duration::from_secs(10),
+    }
+}
+
 #[test]
 fn a_revoked_copy_that_no_server_takes_in_is_dropped_where_another_is_current() {
     let servers = [PagingServer::start(1), PagingServer::start(2)];
     let seen = watch(&servers[0].interposer, |_, _, _| Verdict::Forward);
     let mut space = space_on(&servers);
     space.write(0, 4, 1).unwrap();
-    let permit = seen.lock().unwrap().permit.unwrap().permit.id;
-    let revoke = ServerNotice::Revoke {
-        permit,
-        keep_pages: 0,
-        within: Duration::from_secs(10),
-    };
+    let revoke = revocation(&seen);
     wait_until("the copy is terminated", || {
         // As a server does until it has its pages: the copy there may not be complete yet.
         notify(&servers[0].interposer, &revoke);
@@ -228,12 +232,7 @@ fn a_revoked_copy_stays_where_the_server_of_the_other_has_just_ended() {
     let seen = watch(&servers[0].interposer, |_, _, _| Verdict::Forward);
     let mut space = space_on(&servers);
     space.write(0, 4, 1).unwrap();
-    let permit = seen.lock().unwrap().permit.unwrap().permit.id;
-    let revoke = ServerNotice::Revoke {
-        permit,
-        keep_pages: 0,
-        within: Duration::from_secs(10),
-    };
+    let revoke = revocation(&seen);
     end(&servers[1]);
     notify(&servers[0].interposer, &revoke);
     // It is complied with by the next tick.
