@@ -4,7 +4,7 @@
 //! evicted would read as zeros. So it is made on a second mapping, which is known by the time that it takes
 //! the place of the first. Shared mappings of files take the same way, which changes nothing for them.
 
-use crate::address_space::{self, page_range};
+use crate::address_space::{self, ADDRESSES, page_range};
 use crate::maps_file::for_each_mapping;
 use crate::mremap;
 use crate::raw_syscall::{SyscallResult, error, is_error, syscall6};
@@ -74,11 +74,15 @@ pub fn remap_file_pages(
 }
 
 /// Returns true if shared mappings of one object cover the range. Else the kernel refuses the call, which on a second mapping,
-/// as long as it is asked for, it would not.
+/// as long as it is asked for, it would not. A range within one mapping needs no descriptor for the list of mappings: an `mremap`
+/// past the end of all addresses, which fails, answers EFAULT only where the old range leaves its mapping.
 ///
 /// # Errors
 /// Where the kernel's list of mappings cannot be read.
 fn is_of_one_object(span: &AddrRange) -> rustix::io::Result<bool> {
+    if remap(span.start, span.len(), ADDRESSES, 0, 0) != error(libc::EFAULT) {
+        return Ok(true);
+    }
     let (mut covered, mut object, mut is_one) = (span.start, None, true);
     for_each_mapping(|mapping| {
         if mapping.span.end <= span.start || mapping.span.start >= span.end {
