@@ -130,14 +130,18 @@ impl PageFault {
                 Err(NoFrame::Never(failure)) => {
                     let _inside = waiter.enter(pager);
                     let stretch = pager.mm.index.find(self.addr);
-                    let back = stretch.is_some_and(|stretch| {
-                        let index = stretch.table().index(self.addr);
-                        pager.standby.unstage(stretch, index)
-                    });
-                    return Ok(match back {
-                        true => Resolution::PutBack,
-                        false => Resolution::Failed(failure),
-                    });
+                    let index = stretch.map(|stretch| stretch.table().index(self.addr));
+                    let Some((stretch, index)) = stretch.zip(index) else {
+                        return Ok(Resolution::Failed(failure));
+                    };
+                    if pager.standby.unstage(stretch, index) {
+                        return Ok(Resolution::PutBack);
+                    }
+                    // Cleaners that the store refuses put pages back while the search goes on.
+                    if stretch.table().word(index).load().state() == State::Resident {
+                        continue;
+                    }
+                    return Ok(Resolution::Failed(failure));
                 }
             }
         }
