@@ -8,11 +8,12 @@ use crate::evict::Stager;
 use crate::log::Log;
 use crate::mm::Mm;
 use crate::page::State;
+use crate::stretch::StretchState;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use translation::PoisonMethod;
+use translation::{PoisonMethod, TranslationError};
 use wired::{Lock, PAGE};
 
 /// How long a mark stays: a thread that it woke takes microseconds to meet it. A slower thread
@@ -51,37 +52,62 @@ impl FailedPages {
     }
 
     /// Makes the access fail in the threads that wait for a page, and in any thread that
-    /// accesses it next. The caller is inside the domain's gate.
+    /// accesses it next. Where the page has come meanwhile, or is the kernel's, or the kernel
+    /// refuses the mark, the threads that wait repeat their access. The caller is inside the
+    /// domain's gate.
     pub(crate) fn mark(&self, page: usize) {
-        if let Some(stretch) = self.mm.index.find(page) {
-            // A discard passes over a unit that was never touched, and would leave the mark.
-            let table = stretch.table();
-            table.touch_only(table.unit_of(table.index(page)));
+        let stretch = self.mm.index.find(page);
+        let marked = stretch.is_some_and(|stretch| self.mark_in(stretch, page));
+        if !marked {
+            let _ = self.mm.userfault().wake(page, PAGE);
         }
-        let oldest = {
-            let mut marks = self.marks.lock();
-            // Set before the mark is there: a fill that the mark stops reads it.
-            self.any.store(true, Ordering::SeqCst);
-            let method = match self.mm.userfault().poison(page, PAGE) {
-                Ok(method) => method,
-                Err(error) => {
-                    return self.log.write(format_args!(
-                        "cannot mark page {page:#x} as failed: {error}"
-                    ));
-                }
-            };
-            let full = marks.len() == MOST;
-            let oldest = full.then(|| marks.pop_front()).flatten();
-            marks.push_back(Mark {
-                page,
-                method,
-                since: Instant::now(),
-            });
-            oldest
-        };
-        if let Some(oldest) = oldest {
-            self.unmark(oldest);
+    }
+
+    /// Marks a page of a stretch as a fill maps one: claimed, and inside the unit's gate. So no
+    /// other thread fills it meanwhile, nor puts it back from the standby list.
+    fn mark_in(&self, stretch: &StretchState, page: usize) -> bool {
+        let table = stretch.table();
+        let index = table.index(page);
+        let (unit, word) = (table.unit_of(index), table.word(index));
+        let gate = table.gate(unit);
+        gate.enter_for(&table.places_in_unit(&(index..index + 1)));
+        // A discard passes over a unit that was never touched, and would leave the mark.
+        table.touch_only(unit);
+        let seen = word.load();
+        let claimed = word.begin_fill(seen);
+        let marked = (claimed || seen.state() == State::Poisoned).then(|| self.poison(page));
+        if claimed {
+            word.abort_fill(seen);
         }
+        gate.leave();
+        match marked {
+            None => false,
+            Some(Ok(oldest)) => {
+                oldest.into_iter().for_each(|oldest| self.unmark(oldest));
+                true
+            }
+            Some(Err(error)) => {
+                self.log.write(format_args!(
+                    "cannot mark page {page:#x} as failed: {error}"
+                ));
+                false
+            }
+        }
+    }
+
+    /// Marks a page and records that. Returns the oldest mark where there are too many.
+    fn poison(&self, page: usize) -> Result<Option<Mark>, TranslationError> {
+        let mut marks = self.marks.lock();
+        // Set before the mark is there: a fill that the mark stops reads it.
+        self.any.store(true, Ordering::SeqCst);
+        let method = self.mm.userfault().poison(page, PAGE)?;
+        let oldest = (marks.len() == MOST).then(|| marks.pop_front()).flatten();
+        marks.push_back(Mark {
+            page,
+            method,
+            since: Instant::now(),
+        });
+        Ok(oldest)
     }
 
     /// Returns true if pages are marked: [`FailedPages::unmark_due`] is to be called soon.
