@@ -133,6 +133,11 @@ impl ProcessPager {
                 Ok(()) => 0,
                 Err(error) => error.errno.raw_os_error() as u32,
             },
+            PagerCommand::Unregister(addr, len) => {
+                // What another mapping has replaced meanwhile is not registered.
+                let _ = self.pager.mm.userfault().unregister(addr, len);
+                0
+            }
             PagerCommand::Transfer(from, len, to) => {
                 self.inside(|pager| pager.transfer(from..from + len, to));
                 0

@@ -10,6 +10,7 @@ use crate::address_space::{RW, WORTH_ADOPTING};
 use crate::maps_file::{MapsLine, for_each_mapping};
 use crate::vma_map::{AddrRange, MappingAttrs};
 use crate::{address_space, early_alloc, library_data, paged_memory, pager_process};
+use selfpage::embedding::ProcessError;
 
 /// Most mappings adopted; a program has a handful that are large enough.
 const MAX_CANDIDATES: usize = 64;
@@ -58,14 +59,24 @@ fn each_rest(span: AddrRange, kept: &[AddrRange], mut take: impl FnMut(AddrRange
 }
 
 /// Adopts the mappings found.
-pub fn adopt_all(found: &Candidates) {
+///
+/// # Errors
+/// Contents of one were given up: the program is not to start.
+pub fn adopt_all(found: &Candidates) -> Result<(), ProcessError> {
     for (start, end) in &found.spans[..found.count] {
         let span = *start..*end;
         let space = &mut address_space::lock();
-        if !space.map.touches(&span) && paged_memory::adopt(&span).is_ok() {
-            space.map.add_adopted(span, MappingAttrs::paged(RW));
+        if space.map.touches(&span) {
+            continue;
+        }
+        match paged_memory::adopt(&span) {
+            Ok(()) => space.map.add_adopted(span, MappingAttrs::paged(RW)),
+            Err(error @ ProcessError::Charge { .. }) => return Err(error),
+            // It stays the kernel's.
+            Err(_) => {}
         }
     }
+    Ok(())
 }
 
 /// The addresses of a mapping, if it is private anonymous memory that can be read and written and is worth having.

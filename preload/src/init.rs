@@ -150,7 +150,7 @@ fn attach(gate: Option<ForkGate>, program: ProgramPlace) -> Result<Option<Connec
         process_pager::signal_parent(supervisor::domain(), ForkOutcome::Inherited);
     } else if let Some(memory) = FIRST_MEMORY.lock().as_mut() {
         memory.heap = first_arena();
-        adopt::adopt_all(&memory.candidates);
+        adopt::adopt_all(&memory.candidates).map_err(|error| error.to_string())?;
     }
     Ok(connection)
 }

@@ -7,6 +7,7 @@ use crate::raw_syscall::{SyscallResult, is_error};
 use crate::vma_map::AddrRange;
 use crate::{address_space, process_pager};
 use rustix::io::{Errno, Result};
+use selfpage::embedding::ProcessError;
 use std::sync::atomic::{AtomicBool, Ordering};
 use wired::PAGE;
 
@@ -47,12 +48,9 @@ pub fn reserve(len: usize) -> Result<AddrRange> {
 
 /// An existing private anonymous mapping becomes paged, even where memory was surrendered at its
 /// addresses before.
-pub fn adopt(span: &AddrRange) -> Result<()> {
+pub fn adopt(span: &AddrRange) -> std::result::Result<(), ProcessError> {
     match process_pager::get() {
-        Some(pager) => {
-            let adopted = pager.process.adopt(span.clone());
-            adopted.map_err(|_| Errno::NOMEM)
-        }
+        Some(pager) => pager.process.adopt(span.clone()),
         None => Ok(()),
     }
 }

@@ -16,15 +16,17 @@ pub(super) const QUIET: Duration = Duration::from_millis(1600);
 /// that pager threads wait for: a fault on the caller's stack would wait for them.
 #[derive(Clone, Copy)]
 pub(super) enum PagerCommand {
-    /// Register memory: address, length.
+    /// Register memory: address, length. Returns an errno.
     Register(usize, usize),
+    /// Leave memory to the kernel again, which its stretches have surrendered: address, length.
+    Unregister(usize, usize),
     /// Move contents: from, length, to.
     Transfer(usize, usize, usize),
     /// Add a stretch to the index. Returns 1 where there is no room.
     Insert(&'static StretchState),
     /// Take the stretch at an address out of the index.
     Remove(usize),
-    /// Charge the pages that are present already: address, length.
+    /// Charge the pages that are present already: address, length. Returns an errno.
     Charge(usize, usize),
     /// Empty the standby list and make about this many frames unused.
     Drain(u32),

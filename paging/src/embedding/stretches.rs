@@ -4,10 +4,14 @@ use super::ProcessPager;
 use super::command::{Change, PagerCommand};
 use crate::counters::Counter;
 use crate::driver::Paged;
+use crate::evict::NoFrame;
+use crate::fault_outcome::FaultError;
 use crate::page::State;
 use crate::page_table::PageTable;
 use crate::pager::Pager;
 use crate::stretch::StretchState;
+use rustix::io::Errno;
+use std::fmt::Display;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 use wired::{PAGE, PiGuard};
@@ -35,6 +39,16 @@ pub enum ProcessError {
         len: usize,
         /// What the kernel said.
         errno: u32,
+    },
+    /// The pages that it has cannot be charged.
+    #[error(
+        "there are no frames for the pages that {len} bytes at {addr:#x} have, or they cannot be counted (what the pager said is above)"
+    )]
+    Charge {
+        /// First byte.
+        addr: usize,
+        /// Bytes.
+        len: usize,
     },
     /// Too many stretches.
     #[error(
@@ -64,6 +78,9 @@ impl ProcessPager {
     /// contents and are charged. The pages are missing for the moment in which they are
     /// registered, so no other thread may use them yet.
     ///
+    /// # Errors
+    /// The memory is the kernel's again, with what it had; but for [`ProcessError::Charge`], after which its contents are zeros.
+    ///
     /// The parts that a stretch surrendered become that stretch's again, the rest becomes new
     /// stretches, so that an address is in one stretch at most. No other part of a stretch may
     /// be in the range.
@@ -78,12 +95,26 @@ impl ProcessPager {
                 false => self.add_stretch(part.clone()),
             };
             if let Err(error) = adopted {
-                self.surrender(range.start..part.start);
+                self.abandon(range.start..part.start);
                 return Err(error);
             }
         }
-        self.send(PagerCommand::Charge(range.start, range.len()));
+        let (addr, len) = (range.start, range.len());
+        if self.send(PagerCommand::Charge(addr, len)) != 0 {
+            self.abandon(range);
+            return Err(ProcessError::Charge { addr, len });
+        }
         Ok(())
+    }
+
+    /// Leaves adopted memory to the kernel, without its contents: as long as a fault on it is a message, the kernel does not
+    /// resolve it.
+    fn abandon(&self, range: Range<usize>) {
+        let (addr, len) = (range.start, range.len());
+        if len > 0 {
+            self.surrender(range);
+            self.send(PagerCommand::Unregister(addr, len));
+        }
     }
 
     /// The first part of `range` that is in one stretch, or in none; true if it is in one.
@@ -171,37 +202,42 @@ impl ProcessPager {
     }
 }
 
-/// Charges what memory held before it became paged. Returns an errno if that cannot be read.
+/// Charges what memory held before it became paged. Returns an errno where that cannot be read, or frames are lacking: the
+/// pages from there on are not charged.
 pub(super) fn account_all_resident(pager: &Pager, addr: usize, len: usize) -> u32 {
-    let Some(pagemap) = pager.mm.pagemap() else {
-        return 0;
-    };
-    let charged = pagemap.runs_with_contents(addr, len, |run| {
-        for page in run.map(|page| addr + page * PAGE) {
-            if let Some(stretch) = pager.mm.index.find(page) {
-                account_resident(pager, stretch, stretch.table().index(page));
+    let mut failure = None;
+    let charged = match pager.mm.pagemap() {
+        Some(pagemap) => pagemap.runs_with_contents(addr, len, |run| {
+            for page in run.map(|page| addr + page * PAGE) {
+                if let (None, Some(stretch)) = (&failure, pager.mm.index.find(page)) {
+                    let index = stretch.table().index(page);
+                    failure = account_resident(pager, stretch, index).err();
+                }
             }
-        }
-    });
-    match charged {
-        Ok(()) => 0,
-        Err(errno) => {
-            pager.log.write(format_args!(
-                "pages that were there at {addr:#x} before the pager could not be counted: {errno}"
-            ));
-            errno.raw_os_error() as u32
-        }
-    }
+        }),
+        None => Err(Errno::NOENT),
+    };
+    let (why, errno): (&dyn Display, _) = match (&failure, &charged) {
+        (Some(why), _) => (why, Errno::NOMEM),
+        (None, Err(errno)) => (errno, *errno),
+        (None, Ok(())) => return 0,
+    };
+    pager.log.write(format_args!(
+        "pages that were there at {addr:#x} before the pager cannot be charged: {why}"
+    ));
+    errno.raw_os_error() as u32
 }
 
-fn account_resident(pager: &Pager, stretch: &StretchState, index: usize) {
+fn account_resident(pager: &Pager, stretch: &StretchState, index: usize) -> Result<(), FaultError> {
     let word = stretch.table().word(index);
     let seen = word.load();
     if seen.state() != State::Empty {
-        return;
+        return Ok(());
     }
-    let Ok(frame) = pager.evictor.obtain_frame(State::Resident, false, false) else {
-        return;
+    let frame = match pager.evictor.obtain_frame(State::Resident, false, false) {
+        Ok(frame) => frame,
+        Err(NoFrame::Never(failure)) => return Err(failure),
+        Err(NoFrame::Busy) => unreachable!("only a thread that others wait for is busy"),
     };
     let unit = stretch.table().unit_of(index);
     stretch.table().gate(unit).enter();
@@ -219,4 +255,5 @@ fn account_resident(pager: &Pager, stretch: &StretchState, index: usize) {
         stretch.table().gate(unit).leave();
         pager.frames.put(frame);
     }
+    Ok(())
 }
