@@ -1,6 +1,6 @@
 /* A program has as many mappings as the kernel allows (vm.max_map_count): mmap, munmap and mremap fail with ENOMEM or
  * have their effect. A guard stays a guard, constant data stays constant, and what an munmap that
- * failed was to free is as it was. */
+ * failed was to free is as it was, also where the program chose its address. */
 #include "hazard.h"
 
 enum { PIECES = 64, LAST = 400, FRESH = 500 };
@@ -54,6 +54,9 @@ int main(void)
         memset(constants[n], n + 1, 3 * PAGE);
         CHECK(mprotect(constants[n], 3 * PAGE, PROT_READ) == 0);
     }
+    char *chosen = (char *)(1ul << 40);
+    CHECK(mmap(chosen, PIECES * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == chosen);
+    fill(chosen, PIECES * PAGE, 1);
     char **all = mmap(NULL, (most + PIECES) * sizeof *all, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     CHECK(all != MAP_FAILED);
     size_t count = 0;
@@ -79,6 +82,11 @@ int main(void)
         CHECK(constants[n][0] == n + 1 && !writes(constants[n]));
         CHECK(constants[n][2 * PAGE] == n + 1 && !writes(constants[n] + 2 * PAGE));
     }
+    for (int n = 1; n < PIECES; n += 2)
+        if (munmap(chosen + n * PAGE, PAGE) == 0)
+            CHECK(!reads(chosen + n * PAGE));
+        else
+            CHECK(errno == ENOMEM && *(uint64_t *)(chosen + n * PAGE) == word_at(1, n * PAGE / 8));
     /* Memory that can be had can be used. */
     for (int n = 0; n < FRESH; n++) {
         char *at = map(PAGE, PROT_READ | PROT_WRITE);

@@ -18,7 +18,8 @@ use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use wired::{HUGE_RANGE, PiGuard, PiLock};
 
 pub use kernel::{
-    ADDRESSES, advise, is_beyond_addresses, map, page_range, protect, protect_paged, unmap,
+    ADDRESSES, advise, is_beyond_addresses, map, page_range, protect, protect_paged, split_off,
+    unmap,
 };
 
 /// Access an arena's free addresses have in the kernel.
@@ -201,11 +202,20 @@ impl AddressSpace {
             Lookup::Outside => return unmap(span),
             Lookup::Free => {}
             Lookup::Used(attrs, ArenaOrigin::Adopted) => {
-                if attrs.kind == MappingKind::Paged {
+                let is_paged = attrs.kind == MappingKind::Paged;
+                // The mapping is split before contents are given up.
+                let answer = match is_paged {
+                    true => split_off(span, attrs.prot),
+                    false => unmap(span),
+                };
+                if is_error(answer) {
+                    return answer;
+                }
+                if is_paged {
                     self.unlock_pages(span, attrs);
                     paged_memory::surrender(span);
+                    unmap(span);
                 }
-                unmap(span);
                 self.map.forget(span);
             }
             Lookup::Used(

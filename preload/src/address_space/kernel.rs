@@ -1,7 +1,7 @@
 //! The kernel's own calls that change mappings, and the ranges that it takes.
 
 use crate::paged_memory;
-use crate::raw_syscall::{SyscallResult, syscall3, syscall6};
+use crate::raw_syscall::{SyscallResult, is_error, syscall3, syscall6};
 use crate::vma_map::AddrRange;
 use std::ffi::c_int;
 use wired::PAGE;
@@ -50,6 +50,17 @@ pub fn map(
     ];
     // SAFETY: the program asked for exactly this.
     unsafe { syscall6(libc::SYS_mmap, args) }
+}
+
+/// Makes a range without access a mapping of its own. Where the kernel has no mapping left, the error is returned, and the range
+/// has the access `prot` as before.
+pub fn split_off(span: &AddrRange, prot: c_int) -> SyscallResult {
+    let answer = protect_paged(span, libc::PROT_NONE);
+    if is_error(answer) {
+        // The kernel may have changed a part.
+        protect_paged(span, prot);
+    }
+    answer
 }
 
 /// Where a program's addresses end, with four levels of page tables (TASK_SIZE).
