@@ -144,17 +144,25 @@ impl BlokAllocator {
             }
             return false;
         }
-        let all = bloks
-            .clone()
-            .all(|blok| self.try_assign(blok as u32, GROWTH));
+        let all = self.forbid_if_unowned(bloks.clone());
         if !all {
-            self.permit(bloks.clone());
             self.open_unowned(bloks);
         }
         all
     }
 
-    /// Lets bloks be assigned again that [`BlokAllocator::close_if_free`] closed.
+    /// Keeps bloks from being assigned until [`BlokAllocator::permit`], if none has an owner. Returns true if none has.
+    pub fn forbid_if_unowned(&self, bloks: Range<u64>) -> bool {
+        let all = bloks
+            .clone()
+            .all(|blok| self.try_assign(blok as u32, GROWTH));
+        if !all {
+            self.permit(bloks);
+        }
+        all
+    }
+
+    /// Lets bloks be assigned again that [`BlokAllocator::forbid_if_unowned`] kept from it.
     pub fn permit(&self, bloks: Range<u64>) {
         for owner in &self.owners[bloks.start as usize..bloks.end as usize] {
             let (old, new) = (Ordering::AcqRel, Ordering::Relaxed);

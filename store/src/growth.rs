@@ -102,20 +102,29 @@ impl Growth {
         if !room {
             return;
         }
-        let start = self.allocated * PAGE as u64;
-        match swap_file::allocate_extent(&self.file, start, bytes) {
+        let (start, extent) = (self.allocated * PAGE as u64, self.allocated..end);
+        // A page of a reservation from before the extent was closed: what would allocate or free blocks may overwrite it.
+        if !bloks.forbid_if_unowned(extent.clone()) {
+            bloks.open_unowned(extent);
+            bloks.set_end(end);
+            self.allocated = end;
+            return;
+        }
+        let allocated = swap_file::allocate_extent(&self.file, start, bytes);
+        if allocated.is_err() {
+            // A user's quota, say, which the file system's room does not show. What it has allocated of the
+            // extent is of no use here. Where it cannot be freed, the file grows into it.
+            let _: Result<(), Errno> = swap_file::punch_hole(&self.file, start, bytes);
+        }
+        bloks.permit(extent);
+        match allocated {
             Ok(()) => {
                 // The last word's bits past the last blok stay closed.
                 bloks.open(self.allocated..end);
                 bloks.set_end(end);
                 (self.allocated, self.retry_at) = (end, None);
             }
-            Err(_) => {
-                // A user's quota, say, which the file system's room does not show. What it has allocated of the
-                // extent is of no use here. Where it cannot be freed, the file grows into it.
-                let _: Result<(), Errno> = swap_file::punch_hole(&self.file, start, bytes);
-                self.retry_at = Some(Instant::now() + REFUSED_PAUSE);
-            }
+            Err(_) => self.retry_at = Some(Instant::now() + REFUSED_PAUSE),
         }
     }
 
@@ -163,7 +172,7 @@ mod tests {
     use crate::intent_log::IntentLog;
     use crate::layout::INTENTS;
     use std::os::fd::AsRawFd;
-    use std::os::unix::fs::MetadataExt;
+    use std::os::unix::fs::{FileExt, MetadataExt};
 
     fn leak<T: Default>(count: usize) -> &'static [T] {
         Vec::leak((0..count).map(|_| T::default()).collect())
@@ -294,7 +303,7 @@ mod tests {
 
     #[test]
     fn an_extent_with_a_page_whose_mark_was_cleared_is_not_freed() {
-        let (_file, bloks, mut growth) = four_extents();
+        let (file, bloks, mut growth) = four_extents();
         bloks.open(BLOKS..4 * BLOKS);
         growth.allocated = 4 * BLOKS;
         let note = IntentLog::new(leak(INTENTS)).begin(0, 0);
@@ -312,5 +321,18 @@ mod tests {
         assert_eq!(growth.allocated, 3 * BLOKS);
         // It was about to assign its second blok.
         assert!(bloks.try_assign(near + 1, 1));
+        // The file grows there again, without a call that would write or free its blocks.
+        let page = [7u8; PAGE];
+        let at = u64::from(near + 1) * PAGE as u64;
+        file.write_all_at(&page, at).unwrap();
+        take(&bloks, 3 * BLOKS);
+        growth.adjust(&bloks);
+        assert_eq!(growth.allocated, 4 * BLOKS);
+        assert_eq!(allocated(&file), 1);
+        let mut found = [0; PAGE];
+        file.read_exact_at(&mut found, at).unwrap();
+        assert!(found == page);
+        assert!(bloks.is_owned(near + 1, 1));
+        assert_eq!(take(&bloks, BLOKS), BLOKS - 1);
     }
 }
