@@ -292,7 +292,7 @@ impl StandbyList {
         }
     }
 
-    /// Returns true if a channel of the store found no mapping for its ring, and now there are those of the reserve.
+    /// Returns true if a channel of the store found no mapping for its memory, and now there are those of the reserve.
     pub(crate) fn is_without_mappings<T>(&self, submitted: &Result<T, StoreError>) -> bool {
         let no_memory = Errno::NOMEM.raw_os_error();
         let lacks = |why: &StoreError| matches!(why, StoreError::Channel { errno, .. } if *errno == no_memory);

@@ -59,19 +59,21 @@ impl StoreChannel {
             }
         };
         let (mut disk, mut bounce) = (None, None);
-        if store.bloks.is_some() {
-            disk = Some(DiskIo::new(store.clone(), depth)?);
-        }
+        let fork_guard = ForkGuard::new().map_err(fail("its mark"))?;
         if store.is_tiered() {
             let bytes = HALVES * RUN * PAGE;
             bounce = Some(WiredMemory::private(bytes).map_err(fail("its buffer"))?);
+        }
+        // Last: it has descriptors, which only a channel closes.
+        if store.bloks.is_some() {
+            disk = Some(DiskIo::new(store.clone(), depth)?);
         }
         store.set_active(store.holder, true);
         if disk.as_ref().is_some_and(|disk| disk.poll_fd().is_none()) {
             store.header.notes().fetch_or(NO_RING, Ordering::Relaxed);
         }
         Ok(Box::new(Self {
-            fork_guard: ForkGuard::new().map_err(fail("its mark"))?,
+            fork_guard,
             claims: ClaimSet::default(),
             ram: CompressedRam::new(store.clone()),
             disk,

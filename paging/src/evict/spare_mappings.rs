@@ -16,7 +16,7 @@ use wired::PAGE;
 
 /// Mappings in reserve. A page that is put back needs two and their registration, the kernel
 /// refuses `mremap` from five below the limit on, slots that are used for the first time have one
-/// each, and the ring of a channel has three. Made at a process's first eviction, or once it has
+/// each, and a channel has up to five. Made at a process's first eviction, or once it has
 /// mapped and protected memory many times: a process that does neither has none.
 const SPARE: usize = 64;
 
