@@ -6,7 +6,7 @@
 
 use super::{RECONNECT_PAUSE, Session, faults};
 use crate::TenantError;
-use crate::connection::{self, connect_next, send};
+use crate::connection::{self, connect_next, try_send};
 use crate::outage::MAX_OUTAGE;
 use host::seqpacket::{self, Received};
 use protocol::{ChannelNumber, DaemonEvent, TenantRequest, decode};
@@ -67,8 +67,7 @@ impl Session {
         Ok(())
     }
 
-    /// Presents the resume token to a daemon, and does not wait for the reply, though each message with
-    /// descriptors may wait for a second while too many of this user's are in flight. Returns false
+    /// Presents the resume token to a daemon, and waits neither for the reply nor for room in the daemon's queue. Returns false
     /// until the daemon has replied and has every channel: a daemon may listen at a socket long before it
     /// serves it. The session keeps a connection that the daemon has accepted, since to disconnect ends the
     /// contract. Only a reply that the daemon has no such contract is an error.
@@ -100,7 +99,7 @@ impl Session {
                 continue;
             };
             let fds = [kept.memory.as_fd(), kept.server_bell.as_fd()];
-            match send(
+            match try_send(
                 &resumption.connection,
                 &TenantRequest::Channel(number),
                 &fds,
@@ -140,7 +139,7 @@ impl Session {
         // Every process of the tree has the bells of the first daemon, so this daemon takes them over.
         let mut fds = vec![self.doorbell.as_fd(), self.pressure_bell.as_fd()];
         fds.extend(self.ledger.iter().map(AsFd::as_fd));
-        send(&connection, &rejoin, &fds).ok()?;
+        try_send(&connection, &rejoin, &fds).ok()?;
         Some(Resumption {
             connection,
             is_admitted: false,
