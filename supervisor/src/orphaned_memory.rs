@@ -37,7 +37,8 @@ impl OrphanedMemory {
         let mut faults = [Fault::default(); 16];
         let count = self.userfault.read_faults(&mut faults).unwrap_or(0);
         for fault in &faults[..count] {
-            if self.userfault.poison(fault.addr, wired::PAGE).is_err() {
+            // SAFETY: by UFFDIO_POISON, which `of` chooses; it marks missing pages only.
+            if unsafe { self.userfault.poison(fault.addr, wired::PAGE) }.is_err() {
                 // The page is present by now.
                 let _ = self.userfault.wake(fault.addr, wired::PAGE);
             }

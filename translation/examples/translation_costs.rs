@@ -157,7 +157,8 @@ fn main() {
         },
     );
     b.time("poison a page", 1, nothing, || {
-        b.userfault.poison(b.area.addr, PAGE).expect("missing page");
+        // SAFETY: a missing page of the area.
+        unsafe { b.userfault.poison(b.area.addr, PAGE) }.expect("missing page");
     });
     b.time("reserve and unmap", 1, nothing, || {
         let got = reserve(None, HUGE_RANGE, true).expect("address space");

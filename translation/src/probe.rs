@@ -284,7 +284,8 @@ fn try_move(userfault: &Userfault, slot: usize, second: usize) -> Result<(), Err
 
 /// Poisons a missing page: access fails; unpoisons it: the page can be mapped.
 fn try_poison(userfault: &Userfault, addr: usize) -> Result<(), Errno> {
-    let method = userfault.poison(addr, PAGE).map_err(|e| e.errno)?;
+    // SAFETY: a missing page of scratch.
+    let method = unsafe { userfault.poison(addr, PAGE) }.map_err(|e| e.errno)?;
     refused(addr)?;
     // SAFETY: poisoned above by `method`.
     unsafe { userfault.unpoison(addr, PAGE, method, false) }.map_err(|e| e.errno)?;

@@ -135,9 +135,12 @@ impl Userfault {
     }
 
     /// Makes accesses to the missing pages of the range fail: SIGBUS in user mode, an error
-    /// (EFAULT, EHWPOISON) from system calls. Wakes waiting threads, which then fail. The fallback
-    /// replaces the mapping and loses present pages too: pass missing pages only.
-    pub fn poison(&self, addr: usize, len: usize) -> Result<PoisonMethod, TranslationError> {
+    /// (EFAULT, EHWPOISON) from system calls. Wakes waiting threads, which then fail.
+    ///
+    /// # Safety
+    /// The pages are missing ones of memory that is registered here: the fallback replaces whatever
+    /// is mapped.
+    pub unsafe fn poison(&self, addr: usize, len: usize) -> Result<PoisonMethod, TranslationError> {
         let failed = failed("poisoning", addr, len);
         if self.capabilities().has(Feature::Poison) {
             let mut argument = uapi::uffdio_poison {
@@ -150,7 +153,8 @@ impl Userfault {
                 .map_err(failed)?;
             return Ok(PoisonMethod::Marked);
         }
-        replace_by_empty_file(addr, len).map_err(failed)?;
+        // SAFETY: the caller's promise.
+        unsafe { replace_by_empty_file(addr, len) }.map_err(failed)?;
         self.wake(addr, len)?;
         Ok(PoisonMethod::Replaced)
     }
@@ -194,9 +198,12 @@ impl Userfault {
 }
 
 /// Every page of the mapping lies past the end of its file: SIGBUS at access.
-fn replace_by_empty_file(addr: usize, len: usize) -> Result<*mut c_void, Errno> {
+///
+/// # Safety
+/// No code uses what is mapped there.
+unsafe fn replace_by_empty_file(addr: usize, len: usize) -> Result<*mut c_void, Errno> {
     let empty = memfd_create(c"selfpage-lost", MemfdFlags::CLOEXEC)?;
-    // SAFETY: the caller of `poison` passes missing pages, so replacing them loses nothing.
+    // SAFETY: the caller's promise.
     unsafe {
         mmap(
             std::ptr::with_exposed_provenance_mut(addr),

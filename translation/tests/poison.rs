@@ -23,7 +23,8 @@ fn poisoned(capabilities: &Capabilities, method: PoisonMethod) -> (Userfault, Ar
     userfault
         .register(area.at(0), area.len(), true, false)
         .unwrap();
-    assert_eq!(userfault.poison(area.at(1), PAGE), Ok(method));
+    // SAFETY: a missing page, registered above.
+    assert_eq!(unsafe { userfault.poison(area.at(1), PAGE) }, Ok(method));
     (userfault, area)
 }
 
@@ -91,7 +92,8 @@ fn a_thread_that_waits_for_a_lost_page_gets_sigbus() {
         let area = Area::new(1);
         userfault.register(area.at(0), PAGE, true, false).unwrap();
         let _entry = Entry::new(std::sync::Arc::new(userfault), |userfault, fault| {
-            userfault.poison(fault.addr, PAGE).unwrap();
+            // SAFETY: a thread waits for the page, which is missing.
+            unsafe { userfault.poison(fault.addr, PAGE) }.unwrap();
         });
         assert!(!kernel_reads(area.at(0)));
     });

@@ -95,12 +95,14 @@ impl FailedPages {
         }
     }
 
-    /// Marks a page and records that. Returns the oldest mark where there are too many.
+    /// Marks a page that the caller has claimed, or that is lost, and records that. Returns the oldest mark where there are too
+    /// many.
     fn poison(&self, page: usize) -> Result<Option<Mark>, TranslationError> {
         let mut marks = self.marks.lock();
         // Set before the mark is there: a fill that the mark stops reads it.
         self.any.store(true, Ordering::SeqCst);
-        let method = self.mm.userfault().poison(page, PAGE)?;
+        // SAFETY: the caller has claimed the page, or its contents are lost: it has no frame.
+        let method = unsafe { self.mm.userfault().poison(page, PAGE) }?;
         let oldest = (marks.len() == MOST).then(|| marks.pop_front()).flatten();
         marks.push_back(Mark {
             page,
