@@ -28,10 +28,13 @@ impl MessageSlot {
         unsafe { std::mem::transmute(words) }
     }
 
-    /// The message, if there is one, for the process that read it.
+    /// The message, if there is one, for the process that read it. One of a fork leaves the slot: its descriptor has one
+    /// owner.
     pub fn message(&self) -> Option<UffdMessage> {
         let message = self.load();
-        (message.event != 0).then(|| UffdMessage::decode(&message))
+        let is_taken = u32::from(message.event) == sys::UFFD_EVENT_FORK
+            && self.0[0].swap(0, Ordering::AcqRel) == 0;
+        (message.event != 0 && !is_taken).then(|| UffdMessage::decode(&message))
     }
 
     /// The message that a process left here when it ended, without one of a fork: its descriptor ended with the
@@ -81,6 +84,15 @@ mod tests {
         }
         slot.clear();
         assert!(slot.message().is_none() && slot.left_message().is_none());
+    }
+
+    #[test]
+    fn the_descriptor_of_a_fork_has_one_owner() {
+        let (reader, _writer) = rustix::pipe::pipe().unwrap();
+        let fd = std::os::fd::IntoRawFd::into_raw_fd(reader) as u64;
+        let slot = slot(sys::UFFD_EVENT_FORK, [fd, 0, 0]);
+        assert!(matches!(slot.message(), Some(UffdMessage::Forked(_))));
+        assert!(slot.message().is_none());
     }
 
     #[test]
