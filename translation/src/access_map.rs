@@ -5,6 +5,9 @@ use rustix::fd::OwnedFd;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::{Errno, pread};
 
+/// Bytes of a line that hold its addresses and rights.
+const LINE_HEAD: usize = 64;
+
 /// The mappings of the address space that opened it: after a fork the child opens its own. Open it
 /// early: a process that changed its user may lack permission.
 #[derive(Debug)]
@@ -39,20 +42,25 @@ impl AccessMap {
                 }
                 begin += length + 1;
             }
-            if read == 0 || begin == 0 {
+            if read == 0 {
                 return Ok(None);
             }
             buffer.copy_within(begin..held, 0);
             held -= begin;
+            if held == buffer.len() {
+                // The rest is a long path.
+                held = LINE_HEAD;
+            }
         }
     }
 }
 
 /// A line's addresses and rights: `7f00-7f08 rw-p ...`.
 fn parse(line: &[u8]) -> Option<(usize, usize, Access)> {
-    let mut words = std::str::from_utf8(line).ok()?.split(' ');
-    let (start, end) = words.next()?.split_once('-')?;
-    let rights = words.next()?.as_bytes();
+    // A path may be of any bytes.
+    let mut words = line.split(|byte| *byte == b' ');
+    let (start, end) = std::str::from_utf8(words.next()?).ok()?.split_once('-')?;
+    let rights = words.next()?;
     let address = |text| usize::from_str_radix(text, 16).ok();
     let access = Access {
         read: rights.first() == Some(&b'r'),
@@ -87,5 +95,46 @@ mod tests {
         );
         // SAFETY: as above.
         unsafe { crate::unmap_reservation(area) }.unwrap();
+    }
+
+    #[test]
+    fn a_mapped_file_whose_path_is_long_and_no_text_hides_no_mapping() {
+        use rustix::fs::{ftruncate, mkdirat, openat};
+        use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+        const LOW: usize = 0x10_0000_0000;
+        let top = tempfile::tempdir().unwrap();
+        let name = [0xff; 250].as_slice();
+        let read_directory = OFlags::RDONLY | OFlags::DIRECTORY;
+        let mut directory =
+            openat(rustix::fs::CWD, top.path(), read_directory, Mode::empty()).unwrap();
+        for _ in 0..17 {
+            mkdirat(&directory, name, Mode::RWXU).unwrap();
+            directory = openat(&directory, name, read_directory, Mode::empty()).unwrap();
+        }
+        let flags = OFlags::RDWR | OFlags::CREATE;
+        let file = openat(&directory, "file", flags, Mode::RWXU).unwrap();
+        ftruncate(&file, PAGE as u64).unwrap();
+        let area = crate::reserve(None, PAGE, true).unwrap();
+        let map = AccessMap::open().unwrap();
+        let low = std::ptr::without_provenance_mut(LOW);
+        // SAFETY: addresses that nothing has, or the call fails.
+        unsafe {
+            mmap(
+                low,
+                PAGE,
+                ProtFlags::READ,
+                MapFlags::SHARED | MapFlags::FIXED_NOREPLACE,
+                &file,
+                0,
+            )
+        }
+        .unwrap();
+        assert_eq!(map.access(LOW), Ok(Some(Access::READ)));
+        assert_eq!(map.access(area.addr), Ok(Some(Access::READ_WRITE)));
+        // SAFETY: the test's own mappings.
+        unsafe {
+            munmap(low, PAGE).unwrap();
+            crate::unmap_reservation(area).unwrap();
+        }
     }
 }
