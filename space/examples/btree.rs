@@ -215,7 +215,7 @@ fn main() {
         .nth(1)
         .and_then(|s| s.parse().ok())
         .unwrap_or(256usize)
-        .max(16);
+        .max(48);
     let mut file = tempfile::NamedTempFile::new().expect("a file");
     let pages = mib << 8;
     let (keys, root) = build(file.as_file_mut(), pages);

@@ -27,7 +27,7 @@ struct Client {
 
 /// The client: draws into its buffer, sends it, and truncates it when it receives a byte.
 fn client(socket: &OwnedFd, colour: u8) {
-    let space = AddressSpace::without_domain(2).expect("a space");
+    let space = AddressSpace::without_domain(6).expect("a space");
     let object = MemoryObject::create(BUFFER as u64).expect("a buffer");
     let flags = space::MapFlags::new(Rights::READ | Rights::WRITE);
     let at = space.map(None, BUFFER, &object, 0, flags).expect("mapped");

@@ -299,15 +299,15 @@ fn main() {
         let kernel = run(&object, Arm::Kernel, count, busy, seconds);
         print(name, "kernel", &kernel, seconds);
     };
-    for pages in [16, 24, 36, 64] {
+    for pages in [24, 36, 64] {
         with_budget("3", 3, 3, pages);
     }
     others("3", 3, 3, 24);
-    for pages in [20, 40, 64, 90, 120, 160] {
+    for pages in [64, 90, 120, 160] {
         with_budget("10", 10, 10, pages);
     }
     others("10", 10, 10, 64);
-    for pages in [40, 64, 90, 120] {
+    for pages in [64, 90, 120] {
         with_budget("10/services", 10, BUSY, pages);
     }
     others("10/services", 10, BUSY, 64);

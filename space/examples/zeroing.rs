@@ -82,7 +82,7 @@ fn ours(zero: bool) -> Ours {
         .direct_io(DirectIo::PinnedOnly)
         .build()
         .expect("a domain");
-    let space = AddressSpace::new(Backing::new(domain), 4).expect("a space");
+    let space = AddressSpace::new(Backing::new(domain), 6).expect("a space");
     Ours { space, zero }
 }
 

@@ -13,7 +13,7 @@ use crate::revocation::RevocationThread;
 use crate::space_protocol::RemoteSpaceError;
 use crate::state::SpaceState;
 use crate::vtlb::{MOST_PAGES, Vtlb};
-use crate::vtlb_budget::VtlbBound;
+use crate::vtlb_budget::{GUARANTEED, VtlbBound};
 use crate::vtlb_stats::VtlbStats;
 use selfpage::Rights;
 use serde::{Deserialize, Serialize};
@@ -70,7 +70,7 @@ pub struct MemoryStatus {
 
 impl AddressSpace {
     /// A space with private memory of `backing`'s domain, whose mappings of memory objects have
-    /// `vtlb` page-table pages at most: a number (2 to 4096), or a
+    /// `vtlb` page-table pages at most: a number (6 to 4096), or a
     /// [`VtlbBudget`](crate::VtlbBudget) of several spaces.
     ///
     /// # Errors
@@ -88,8 +88,7 @@ impl AddressSpace {
     fn make(backing: Option<Arc<Backing>>, vtlb: VtlbBound) -> Result<Self, SpaceError> {
         static NUMBERS: AtomicU64 = AtomicU64::new(1);
         let (limit, mut revocation) = match vtlb {
-            // An instruction may need two ranges.
-            VtlbBound::Pages(pages) if (2..=MOST_PAGES).contains(&pages) => {
+            VtlbBound::Pages(pages) if (GUARANTEED..=MOST_PAGES).contains(&pages) => {
                 (PageLimit::Own(pages), None)
             }
             VtlbBound::Pages(pages) => return Err(SpaceError::Budget { pages, spaces: 1 }),

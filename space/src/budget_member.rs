@@ -127,7 +127,7 @@ mod tests {
     fn step() -> impl Strategy<Value = Step> {
         prop_oneof![
             8 => (0..SPACES).prop_map(Step::Take),
-            3 => (0..SPACES, 0usize..12).prop_map(|(space, pages)| Step::Keep(space, pages)),
+            3 => (0..SPACES, 0usize..16).prop_map(|(space, pages)| Step::Keep(space, pages)),
             1 => (0..SPACES).prop_map(Step::Kill),
             1 => (0..SPACES).prop_map(Step::Leave),
         ]
@@ -137,7 +137,7 @@ mod tests {
         /// Against a list of what each space has.
         #[test]
         fn a_page_is_taken_exactly_where_the_pool_has_one(
-            pages in 2 * SPACES..30,
+            pages in GUARANTEED * SPACES..50,
             steps in proptest::collection::vec(step(), 1..200),
         ) {
             let budget = VtlbBudget::create(pages, SPACES).unwrap();
@@ -146,13 +146,13 @@ mod tests {
             for step in steps {
                 match step {
                     Step::Take(space) => {
-                        let free = model.iter().sum::<usize>() < pages - 2 * SPACES;
+                        let free = model.iter().sum::<usize>() < pages - GUARANTEED * SPACES;
                         prop_assert_eq!(members[space].take(), free);
                         model[space] += usize::from(free);
                     }
                     Step::Keep(space, kept) => {
                         members[space].keep(kept);
-                        model[space] = model[space].min(kept.saturating_sub(2));
+                        model[space] = model[space].min(kept.saturating_sub(GUARANTEED));
                     }
                     Step::Kill(space) | Step::Leave(space) => {
                         match step {
@@ -165,7 +165,7 @@ mod tests {
                     }
                 }
                 for (member, taken) in members.iter().zip(model) {
-                    prop_assert_eq!(member.bound(), 2 + taken);
+                    prop_assert_eq!(member.bound(), GUARANTEED + taken);
                 }
                 prop_assert_eq!(budget.taken(), model.iter().sum::<usize>() as u64);
             }
@@ -175,7 +175,7 @@ mod tests {
     #[test]
     fn spaces_that_take_at_once_never_have_more_than_the_pool() {
         const POOL: usize = 3;
-        let budget = VtlbBudget::create(2 * SPACES + POOL, SPACES).unwrap();
+        let budget = VtlbBudget::create(GUARANTEED * SPACES + POOL, SPACES).unwrap();
         let outstanding = AtomicUsize::new(0);
         let taken = AtomicUsize::new(0);
         std::thread::scope(|scope| {
@@ -228,7 +228,7 @@ mod tests {
             stopped in 0usize..SPACES,
             pool in 0usize..40,
         ) {
-            let budget = VtlbBudget::create(2 * SPACES + pool, SPACES).unwrap();
+            let budget = VtlbBudget::create(GUARANTEED * SPACES + pool, SPACES).unwrap();
             let mut spaces: Vec<_> = (0..SPACES).map(|at| (join(&budget, at), Vec::new())).collect();
             // The idle ones take the pool first.
             for round in 0..2 * pool as u64 {
@@ -249,13 +249,13 @@ mod tests {
             }
             for (at, (member, entries)) in spaces.iter().enumerate() {
                 match at {
-                    at if at < idle && at >= stopped => prop_assert_eq!(member.bound(), 2),
+                    at if at < idle && at >= stopped => prop_assert_eq!(member.bound(), GUARANTEED),
                     at if at < idle => {}
-                    _ => prop_assert!(entries.len() >= 2),
+                    _ => prop_assert!(entries.len() >= GUARANTEED),
                 }
             }
-            let kept: usize = spaces[..idle.min(stopped)].iter().map(|(m, _)| m.bound() - 2).sum();
-            let busy: usize = spaces[idle..].iter().map(|(m, _)| m.bound() - 2).sum();
+            let kept: usize = spaces[..idle.min(stopped)].iter().map(|(m, _)| m.bound() - GUARANTEED).sum();
+            let busy: usize = spaces[idle..].iter().map(|(m, _)| m.bound() - GUARANTEED).sum();
             prop_assert_eq!(busy + kept, pool);
         }
     }

@@ -130,7 +130,7 @@ pub enum SpaceError {
     Translation(#[from] TranslationError),
     /// Every entry of the VTLB is pinned.
     #[error(
-        "{needed} page-table pages are to be pinned, {pinned} are, and the bound is {bound}: two stay free for misses"
+        "{needed} page-table pages are to be pinned, {pinned} are, and the bound is {bound}: six stay free for misses"
     )]
     VtlbFull {
         /// Entries to pin.
@@ -152,7 +152,7 @@ pub enum SpaceError {
     },
     /// A VTLB budget that cannot be.
     #[error(
-        "invalid VTLB budget of {pages} page-table pages for {spaces} spaces: expected 1 to 256 spaces, and 2 pages for each to 4096 in all"
+        "invalid VTLB budget of {pages} page-table pages for {spaces} spaces: expected 1 to 256 spaces, and 6 pages for each (an instruction may need as many) to 4096 in all"
     )]
     Budget {
         /// Pages in all.

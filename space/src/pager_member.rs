@@ -284,7 +284,7 @@ mod tests {
         let pager = ObjectPager::start(contract, &"ram:4M".parse().unwrap()).unwrap();
         let memory = PagedMemory::new(pager.connect().unwrap()).unwrap();
         let object = memory.create(LEN as u64).unwrap();
-        let space = AddressSpace::without_domain(4).unwrap();
+        let space = AddressSpace::without_domain(6).unwrap();
         let flags = MapFlags {
             rights: Rights::READ | Rights::WRITE,
             copy_on_write: false,

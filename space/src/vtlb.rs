@@ -216,7 +216,7 @@ impl Vtlb {
         if dry {
             self.limit.request(1, oldest.map(|piece| piece.entered));
         }
-        // Pins leave two ranges at least.
+        // Pins leave six ranges at least.
         let Some(oldest) = oldest else {
             return Ok(());
         };

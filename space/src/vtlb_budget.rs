@@ -4,7 +4,7 @@
 //! recycles the page of any of them. Linux lets no process hide another one's mapping, so here each
 //! space gives back its own pages. A budget is shared memory with a *place* for each space:
 //!
-//! - Each place is guaranteed two pages, in use or not. The other pages are the *pool*.
+//! - Each place is guaranteed six pages, in use or not. The other pages are the *pool*.
 //! - A space takes a page from the pool where there is one. Where the pool is dry it recycles its own
 //!   oldest entry, and waits for no other space.
 //! - It then requests a page of the space whose oldest entry is the oldest of all, if that is twice
@@ -12,13 +12,13 @@
 //!   gives the entry back (`revocation.rs`), also while the program sleeps. What comes back is for
 //!   the next miss.
 //!
-//! So spaces that miss at one rate keep their shares, and an idle one is left its two pages.
+//! So spaces that miss at one rate keep their shares, and an idle one is left its six pages.
 //!
 //! Rules: a place has one writer of its count, its space. A page is taken only if the sum of all
 //! counts, with that page already in it, is within the pool; so the sum of what is taken never
 //! exceeds it. A count of a process that was killed is no part of the sum: the kernel marks the
 //! owner's word when the process ends. A stopped process keeps what it took, and the other spaces
-//! have their two pages and the rest of the pool. Spaces of a budget trust each other's counts: a
+//! have their six pages and the rest of the pool. Spaces of a budget trust each other's counts: a
 //! wrong count costs page tables or misses, never contents.
 
 use crate::error::SpaceError;
@@ -28,9 +28,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use wired::{Plain, WiredMemory};
 
-/// Pages that each space of a budget has, whatever the others do: an instruction may need two
-/// ranges.
-pub(crate) const GUARANTEED: usize = 2;
+/// Pages that each space has for misses, whatever pins and other spaces have: an instruction that needs
+/// more than there are starts again for ever. It may need six: it, what it loads and what it stores
+/// may each lie in two ranges.
+pub(crate) const GUARANTEED: usize = 6;
 
 /// The most spaces of a budget: a miss that takes a page reads a cache line for each.
 const MOST_SPACES: usize = 256;
@@ -108,7 +109,7 @@ impl Place {
 ///
 /// A process makes it, and hands its descriptor to others ([`VtlbBudget::as_fd`],
 /// [`VtlbBudget::from_descriptor`]) or forks; each gives it to
-/// [`AddressSpace::new`](crate::AddressSpace::new) in place of a number. Two pages for each of
+/// [`AddressSpace::new`](crate::AddressSpace::new) in place of a number. Six pages for each of
 /// `spaces` are set aside. What a space has beyond them changes with its misses.
 #[derive(Clone)]
 pub struct VtlbBudget {
@@ -126,7 +127,7 @@ impl VtlbBudget {
     /// A budget of `pages` page-table pages for at most `spaces` spaces (1 to 256).
     ///
     /// # Errors
-    /// [`SpaceError::Budget`] for fewer than two pages a space, more than 4096 in all, or no
+    /// [`SpaceError::Budget`] for fewer than six pages a space, more than 4096 in all, or no
     /// spaces; the kernel's error.
     pub fn create(pages: usize, spaces: usize) -> Result<Self, SpaceError> {
         check(pages, spaces)?;
@@ -229,7 +230,7 @@ fn check(pages: usize, spaces: usize) -> Result<(), SpaceError> {
 
 /// The bound of a space's VTLB, in page-table pages.
 pub enum VtlbBound {
-    /// The space's own: 2 to 4096.
+    /// The space's own: 6 to 4096.
     Pages(usize),
     /// Shared with other spaces.
     Budget(VtlbBudget),

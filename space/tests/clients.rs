@@ -35,7 +35,7 @@ const REMAP: u8 = 3;
 fn client(socket: OwnedFd) -> i32 {
     let object = MemoryObject::create((PAGES * PAGE) as u64).unwrap();
     object.send(&socket).unwrap();
-    let space = AddressSpace::without_domain(4).unwrap();
+    let space = AddressSpace::without_domain(6).unwrap();
     let map = || space.map(None, PAGES * PAGE, &object, 0, read_write());
     let mut at = Some(map().unwrap());
     let mut command = [0; 2];
@@ -117,7 +117,7 @@ fn call(view: &mut ClientView<'_>, pages: usize, random: &mut fastrand::Rng) -> 
 }
 
 fn serve(changes: usize) {
-    let space = AddressSpace::without_domain(CLIENTS + 4).unwrap();
+    let space = AddressSpace::without_domain(CLIENTS + 8).unwrap();
     let mut random = fastrand::Rng::with_seed(17);
     let mut clients: Vec<_> = (0..CLIENTS).map(|_| Client::start()).collect();
     let rights = Rights::READ | Rights::WRITE;

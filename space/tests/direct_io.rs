@@ -114,7 +114,7 @@ fn devices_write_to_pinned_committed_pages_while_others_are_evicted() {
     let Some((_file, direct)) = blocks() else {
         return;
     };
-    let space = space(96, 4);
+    let space = space(96, 8);
     let at = space.allocate(BLOCKS * PAGE).unwrap();
     let other = space.allocate(256 * PAGE).unwrap();
     let pin = space.pin(at, BLOCKS * PAGE).unwrap();
@@ -135,7 +135,7 @@ fn devices_write_to_pinned_pages_of_an_object_while_entries_are_recycled() {
     let Some((_file, direct)) = blocks() else {
         return;
     };
-    let space = AddressSpace::without_domain(4).unwrap();
+    let space = AddressSpace::without_domain(8).unwrap();
     let object = MemoryObject::create(16 * TABLE as u64).unwrap();
     let at = space.map(None, 16 * TABLE, &object, 0, read_write());
     let at = at.unwrap();
@@ -157,7 +157,7 @@ fn devices_write_to_pinned_copies_while_their_neighbours_are_changed() {
     let Some((_file, direct)) = blocks() else {
         return;
     };
-    let space = AddressSpace::without_domain(4).unwrap();
+    let space = AddressSpace::without_domain(8).unwrap();
     let object = MemoryObject::create(TABLE as u64).unwrap();
     let flags = MapFlags {
         copy_on_write: true,

@@ -46,9 +46,9 @@ fn miss(at: usize, ranges: usize) {
 }
 
 fn space_with_misses() -> (AddressSpace, usize) {
-    let space = AddressSpace::without_domain(2).unwrap();
-    let object = MemoryObject::create(4 * TABLE as u64).unwrap();
-    let at = space.map(None, 4 * TABLE, &object, 0, MapFlags::default());
+    let space = AddressSpace::without_domain(6).unwrap();
+    let object = MemoryObject::create(8 * TABLE as u64).unwrap();
+    let at = space.map(None, 8 * TABLE, &object, 0, MapFlags::default());
     let at = at.unwrap();
     (space, at)
 }

@@ -33,7 +33,7 @@ fn a_section_takes_a_size_of_zero_and_goes_as_a_whole() {
 
 #[test]
 fn bad_arguments_are_typed_errors_and_change_nothing() {
-    for pages in [0, 1, 4097] {
+    for pages in [0, 5, 4097] {
         let made = AddressSpace::without_domain(pages).map(drop);
         assert!(
             matches!(made, Err(SpaceError::Budget { spaces: 1, .. })),
@@ -155,7 +155,7 @@ fn without_a_store() -> AddressSpace {
         .direct_io(DirectIo::PinnedOnly)
         .build()
         .unwrap();
-    AddressSpace::new(Backing::new(domain), 4).unwrap()
+    AddressSpace::new(Backing::new(domain), 6).unwrap()
 }
 
 /// Writes pages that are zeros.
@@ -287,11 +287,11 @@ fn memory_of_another_domain_is_never_seen() {
 
 #[test]
 fn pinned_pages_stay_and_refuse_to_go() {
-    let space = space(64, 4);
+    let space = space(64, 8);
     let at = space.allocate(8 * PAGE).unwrap();
-    let object = MemoryObject::create(4 * TABLE as u64).unwrap();
+    let object = MemoryObject::create(12 * TABLE as u64).unwrap();
     let mapped = space
-        .map(None, 4 * TABLE, &object, 0, read_write())
+        .map(None, 12 * TABLE, &object, 0, read_write())
         .unwrap();
     let first = space.pin(at, PAGE).unwrap();
     let second = space.pin(at, 2 * PAGE).unwrap();
@@ -301,15 +301,15 @@ fn pinned_pages_stay_and_refuse_to_go() {
         Err(SpaceError::Pinned { .. })
     ));
     assert!(matches!(
-        space.deallocate(mapped, 4 * TABLE),
+        space.deallocate(mapped, 12 * TABLE),
         Err(SpaceError::Pinned { .. })
     ));
     assert!(matches!(
-        space.pin(mapped, 4 * TABLE),
+        space.pin(mapped, 12 * TABLE),
         Err(SpaceError::VtlbFull { pinned: 1, .. })
     ));
     // Misses recycle the other entries only: a system call finds the pinned page.
-    for n in (1..4).chain(1..4) {
+    for n in (1..12).chain(1..12) {
         // SAFETY: mapped, and used by this test alone.
         unsafe { bytes_mut(mapped + n * TABLE, 1) }.fill(1);
     }
@@ -323,7 +323,7 @@ fn pinned_pages_stay_and_refuse_to_go() {
     ));
     drop(second);
     space.decommit(at, PAGE).unwrap();
-    space.deallocate(mapped, 4 * TABLE).unwrap();
+    space.deallocate(mapped, 12 * TABLE).unwrap();
 }
 
 #[test]

@@ -23,7 +23,7 @@ fn a_limit_of_file_sizes_refuses_copy_on_write_mappings_larger_than_it() {
         };
         // SAFETY: concerns the calling child alone.
         assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_FSIZE, &limit) }, 0);
-        let space = AddressSpace::without_domain(2).unwrap();
+        let space = AddressSpace::without_domain(6).unwrap();
         let refused = space.map(None, 2 * TABLE, &object, 0, copy_on_write());
         assert!(
             matches!(refused, Err(SpaceError::System { .. })),
@@ -32,7 +32,7 @@ fn a_limit_of_file_sizes_refuses_copy_on_write_mappings_larger_than_it() {
         assert!(refused.unwrap_err().to_string().contains("ulimit -f"));
         // At the end of the object, whose size is of no account.
         let size = 16 * PAGE;
-        let mappings: Vec<_> = (1..5)
+        let mappings: Vec<_> = (1..9)
             .map(|n| {
                 let at = space.reserve(None, TABLE, false).unwrap();
                 let offset = (1 << 40) - (n * size) as u64;
@@ -65,7 +65,7 @@ fn a_process_that_dropped_its_privileges_lacks_copy_on_write_alone() {
             libc::prctl(libc::PR_SET_DUMPABLE, 0);
         }
         assert!(std::fs::File::open("/proc/self/pagemap").is_err());
-        let space = AddressSpace::without_domain(2).unwrap();
+        let space = AddressSpace::without_domain(6).unwrap();
         let object = MemoryObject::create(TABLE as u64).unwrap();
         let at = space.map(None, TABLE, &object, 0, read_write()).unwrap();
         // SAFETY: mapped, and used by this test alone.
@@ -88,7 +88,7 @@ fn a_limit_of_descriptors_is_named_where_a_mapping_or_an_object_needs_one() {
         };
         // SAFETY: concerns the calling child alone.
         assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) }, 0);
-        let space = AddressSpace::without_domain(2).unwrap();
+        let space = AddressSpace::without_domain(6).unwrap();
         let object = MemoryObject::create(PAGE as u64).unwrap();
         let map = || space.map(None, PAGE, &object, 0, copy_on_write());
         let refused = (0..64).find_map(|_| map().err()).unwrap();
@@ -187,7 +187,7 @@ fn a_clients_file_of_a_mount_that_is_not_seen_is_not_viewed() {
     let ended = in_child(|| {
         let file = std::fs::File::open("/proc/self/exe").unwrap();
         let object = MemoryObject::from_file(file).unwrap();
-        let space = AddressSpace::without_domain(2).unwrap();
+        let space = AddressSpace::without_domain(6).unwrap();
         assert!(space.client_view(&object, Rights::READ).is_ok());
         // SAFETY: concerns the calling child alone.
         if unsafe { libc::unshare(libc::CLONE_NEWUSER | libc::CLONE_NEWNS) } != 0 {

@@ -2,8 +2,8 @@
 
 mod common;
 
-use common::{TABLE, alone, in_child, read_write};
-use space::{AddressSpace, MemoryObject};
+use common::{PAGE, TABLE, alone, copy_across_boundaries, in_child, read_write};
+use space::{AddressSpace, MemoryObject, VtlbBound, VtlbBudget};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ fn threads_at_the_bound_leave_one_another_the_ranges_of_an_instruction() {
     const RANGES: usize = 64;
     let _alone = alone();
     let ended = in_child(|| {
-        let space = AddressSpace::without_domain(2).unwrap();
+        let space = AddressSpace::without_domain(6).unwrap();
         let object = MemoryObject::create((RANGES * TABLE) as u64).unwrap();
         let at = space
             .map(None, RANGES * TABLE, &object, 0, read_write())
@@ -44,6 +44,47 @@ fn threads_at_the_bound_leave_one_another_the_ranges_of_an_instruction() {
             }
         });
         println!("{:?}", space.vtlb_stats());
+        0
+    });
+    assert_eq!(ended, Ok(0));
+}
+
+/// The smallest bound that spaces accept, and that of a budget of two spaces.
+fn smallest_bounds() -> [VtlbBound; 2] {
+    let pages = (1..).find(|pages| AddressSpace::without_domain(*pages).is_ok());
+    let budget = (1..).find_map(|pages| VtlbBudget::create(pages, 2).ok());
+    [pages.unwrap().into(), (&budget.unwrap()).into()]
+}
+
+#[test]
+fn an_instruction_has_the_six_ranges_that_it_needs_at_the_smallest_bound() {
+    let _alone = alone();
+    for bound in smallest_bounds() {
+        let ended = in_child(|| {
+            // An instruction that never has all of them is repeated for ever.
+            // SAFETY: concerns the calling child alone.
+            unsafe { libc::alarm(20) };
+            copy_across_boundaries(&AddressSpace::without_domain(bound).unwrap());
+            0
+        });
+        assert_eq!(ended, Ok(0));
+    }
+}
+
+#[test]
+fn an_instruction_has_the_six_ranges_that_it_needs_beside_all_pins_that_there_may_be() {
+    const PINS: usize = 10;
+    let _alone = alone();
+    let ended = in_child(|| {
+        // SAFETY: as above.
+        unsafe { libc::alarm(20) };
+        let space = AddressSpace::without_domain(8).unwrap();
+        let object = MemoryObject::create((PINS * TABLE) as u64).unwrap();
+        let at = space.map(None, PINS * TABLE, &object, 0, read_write());
+        let pin = |range| space.pin(*at.as_ref().unwrap() + range * TABLE, PAGE).ok();
+        let pins: Vec<_> = (0..PINS).map_while(pin).collect();
+        assert!((1..PINS).contains(&pins.len()));
+        copy_across_boundaries(&space);
         0
     });
     assert_eq!(ended, Ok(0));

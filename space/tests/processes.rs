@@ -158,7 +158,7 @@ fn a_thread_of_a_pool_that_calls_pthread_exit_ends_the_process() {
 #[test]
 fn a_child_of_a_fork_cannot_use_its_parents_space() {
     let _alone = alone();
-    let space = space(64, 4);
+    let space = space(64, 6);
     let at = space.reserve(None, PAGE, true).unwrap();
     let flags = CommitFlags {
         shareable: true,
@@ -205,14 +205,14 @@ fn a_child_of_a_fork_leaves_its_parents_place_in_a_budget_to_it() {
 fn copies_that_cannot_be_saved_stay_where_they_are_and_writable() {
     let _alone = alone();
     let ended = in_child(|| {
-        let space = AddressSpace::without_domain(3).unwrap();
-        let object = MemoryObject::create(4 * TABLE as u64).unwrap();
+        let space = AddressSpace::without_domain(7).unwrap();
+        let object = MemoryObject::create(8 * TABLE as u64).unwrap();
         let flags = MapFlags {
             copy_on_write: true,
             ..read_write()
         };
-        let at = space.map(None, 4 * TABLE, &object, 0, flags).unwrap();
-        for range in 0..3 {
+        let at = space.map(None, 8 * TABLE, &object, 0, flags).unwrap();
+        for range in 0..7 {
             // SAFETY: mapped, and used by this process alone; below, too.
             unsafe { bytes_mut(at + range * TABLE, PAGE) }.fill(7);
         }
@@ -225,9 +225,9 @@ fn copies_that_cannot_be_saved_stay_where_they_are_and_writable() {
             libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
             assert_eq!(libc::setrlimit(libc::RLIMIT_FSIZE, &limit), 0);
         }
-        let refused = space.pin(at + 3 * TABLE, PAGE);
+        let refused = space.pin(at + 7 * TABLE, PAGE);
         assert!(matches!(refused, Err(SpaceError::Translation(_))));
-        for range in 0..3 {
+        for range in 0..7 {
             // SAFETY: as above.
             let page = unsafe { bytes_mut(at + range * TABLE, PAGE) };
             assert!(page.iter().all(|b| *b == 7));
@@ -248,7 +248,7 @@ fn a_process_that_agrees_has_its_space_laid_out_by_another() {
             lay_out(ours);
             0
         });
-        let space = space(64, 4);
+        let space = space(64, 6);
         space.serve(&theirs).unwrap();
         assert_eq!(wait(pid), Ok(0));
         let status = space.memory_status();
@@ -265,7 +265,7 @@ fn a_process_that_agrees_has_its_space_laid_out_by_another() {
 fn threads_that_share_a_remote_space_get_the_replies_to_their_own_requests() {
     let _alone = alone();
     let (ours, theirs) = sockets();
-    let space = space(64, 4);
+    let space = space(64, 6);
     std::thread::scope(|scope| {
         scope.spawn(|| space.serve(&theirs).unwrap());
         let remote = RemoteSpace::new(ours);
@@ -319,7 +319,7 @@ fn lay_out(socket: OwnedFd) {
     );
     // Its memory here: what this process writes is in the other one.
     let theirs = remote.memory_object(at, 2 * PAGE).unwrap();
-    let space = AddressSpace::without_domain(4).unwrap();
+    let space = AddressSpace::without_domain(6).unwrap();
     let here = space.map(None, 2 * PAGE, &theirs, 0, read_write()).unwrap();
     // SAFETY: mapped, and used by this process alone.
     unsafe { bytes_mut(here, 2 * PAGE) }.fill(5);

@@ -97,31 +97,31 @@ fn object() -> MemoryObject {
 #[test]
 fn an_idle_space_gives_its_pages_to_one_that_misses() {
     let _alone = alone();
-    let (budget, object) = (VtlbBudget::create(20, 3).unwrap(), object());
+    let (budget, object) = (VtlbBudget::create(32, 3).unwrap(), object());
     let idle = Process::start(&budget, &object);
     assert_eq!(
         idle.touch(RANGES),
-        16,
+        20,
         "what the two others are not guaranteed"
     );
     let busy = Mapped::new(&budget, &object);
     until("the idle process keeps its pages", || {
         busy.touch(RANGES);
-        busy.pages() == 16
+        busy.pages() == 20
     });
     let stats = busy.space.vtlb_stats();
-    assert_eq!((stats.bound, stats.peak_pages), (16, 16));
+    assert_eq!((stats.bound, stats.peak_pages), (20, 20));
     assert!(stats.recycled > 0, "it never waits: {stats:?}");
     // The roles change.
-    until("the other direction", || idle.touch(RANGES) == 16);
-    assert_eq!(busy.pages(), 2);
+    until("the other direction", || idle.touch(RANGES) == 20);
+    assert_eq!(busy.pages(), 6);
     assert!(busy.space.vtlb_stats().given_back >= 14);
 }
 
 #[test]
 fn the_pages_of_a_killed_process_are_free_at_once_and_so_is_its_place() {
     let _alone = alone();
-    let (budget, object) = (VtlbBudget::create(16, 2).unwrap(), object());
+    let (budget, object) = (VtlbBudget::create(20, 2).unwrap(), object());
     let ours = Mapped::new(&budget, &object);
     for _ in 0..20 {
         let other = Process::start(&budget, &object);
@@ -141,11 +141,11 @@ fn the_pages_of_a_killed_process_are_free_at_once_and_so_is_its_place() {
 }
 
 #[test]
-fn beside_a_stopped_process_each_space_has_its_two_pages() {
+fn beside_a_stopped_process_each_space_has_its_six_pages() {
     let _alone = alone();
-    let (budget, object) = (VtlbBudget::create(16, 3).unwrap(), object());
+    let (budget, object) = (VtlbBudget::create(28, 3).unwrap(), object());
     let stopped = Process::start(&budget, &object);
-    assert_eq!(stopped.touch(RANGES), 12);
+    assert_eq!(stopped.touch(RANGES), 16);
     stopped.signal(libc::SIGSTOP);
     let mut status = 0;
     // SAFETY: this test's own child; returns when all its threads have stopped.
@@ -157,23 +157,23 @@ fn beside_a_stopped_process_each_space_has_its_two_pages() {
         ours.touch(RANGES);
         late.touch(RANGES);
     }
-    assert_eq!((ours.pages(), late.pages()), (2, 2));
+    assert_eq!((ours.pages(), late.pages()), (6, 6));
     stopped.signal(libc::SIGCONT);
     until("it goes on, and gives back", || {
         ours.touch(RANGES);
-        ours.pages() > 6
+        ours.pages() > 10
     });
 }
 
 #[test]
 fn a_pin_takes_pages_that_other_spaces_give_back_and_keeps_them() {
     let _alone = alone();
-    let (budget, object) = (VtlbBudget::create(16, 2).unwrap(), object());
+    let (budget, object) = (VtlbBudget::create(24, 2).unwrap(), object());
     let idle = Process::start(&budget, &object);
-    assert_eq!(idle.touch(RANGES), 14);
+    assert_eq!(idle.touch(RANGES), 18);
     let ours = Mapped::new(&budget, &object);
     let pin = ours.space.pin(ours.at, 8 * TABLE).unwrap();
-    until("the other process recycles", || idle.touch(RANGES) <= 7);
+    until("the other process recycles", || idle.touch(RANGES) <= 11);
     assert!(ours.pages() >= 8);
     let refused = ours.space.pin(ours.at + 8 * TABLE, 8 * TABLE);
     assert!(matches!(
@@ -186,13 +186,13 @@ fn a_pin_takes_pages_that_other_spaces_give_back_and_keeps_them() {
     ));
     drop(refused);
     drop(pin);
-    until("unpinned pages move", || idle.touch(RANGES) == 14);
+    until("unpinned pages move", || idle.touch(RANGES) == 18);
 }
 
 #[test]
 fn two_spaces_of_one_process_share_a_budget_too_and_a_dropped_one_leaves_its_place() {
     let _alone = alone();
-    let (budget, object) = (VtlbBudget::create(12, 2).unwrap(), object());
+    let (budget, object) = (VtlbBudget::create(16, 2).unwrap(), object());
     let kept = Mapped::new(&budget, &object);
     for _ in 0..5 {
         let dropped = Mapped::new(&budget, &object);
@@ -208,9 +208,9 @@ fn two_spaces_of_one_process_share_a_budget_too_and_a_dropped_one_leaves_its_pla
 
 #[test]
 fn a_budget_goes_to_another_process_as_a_descriptor_and_nothing_else_is_one() {
-    let budget = VtlbBudget::create(64, 10).unwrap();
+    let budget = VtlbBudget::create(96, 10).unwrap();
     let again = VtlbBudget::from_descriptor(budget.as_fd().try_clone_to_owned().unwrap()).unwrap();
-    assert_eq!((again.pages(), again.spaces()), (64, 10));
+    assert_eq!((again.pages(), again.spaces()), (96, 10));
     let foreign = |descriptor: OwnedFd| {
         let refused = VtlbBudget::from_descriptor(descriptor).err();
         assert!(matches!(refused, Some(SpaceError::Foreign(_))));
@@ -218,7 +218,7 @@ fn a_budget_goes_to_another_process_as_a_descriptor_and_nothing_else_is_one() {
     foreign(std::fs::File::open("/dev/null").unwrap().into());
     foreign(tempfile::tempfile().unwrap().into());
     foreign(object().as_fd().try_clone_to_owned().unwrap());
-    for (pages, spaces) in [(5, 3), (64, 0), (600, 257), (4097, 2), (usize::MAX, 1)] {
+    for (pages, spaces) in [(17, 3), (64, 0), (2000, 257), (4097, 2), (usize::MAX, 1)] {
         let refused = VtlbBudget::create(pages, spaces).err();
         assert!(matches!(refused, Some(SpaceError::Budget { .. })));
     }

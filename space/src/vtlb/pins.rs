@@ -7,7 +7,7 @@ use crate::vtlb_budget::GUARANTEED;
 use std::ops::Range;
 
 impl Vtlb {
-    /// Enters the pieces of `region` and pins them. Two pages stay free for misses. Pages that the
+    /// Enters the pieces of `region` and pins them. Six pages stay free for misses. Pages that the
     /// budget's pool does not have are requested of another space; a later attempt may find them.
     pub(crate) fn pin(&mut self, region: &Region) -> Result<(), SpaceError> {
         let (pinned, needed) = self.entries.pinned_tables(&region.range());

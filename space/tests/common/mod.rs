@@ -2,7 +2,7 @@
 #![allow(dead_code)]
 
 use selfpage::{DirectIo, Domain};
-use space::{AddressSpace, Backing, MapFlags, Rights};
+use space::{AddressSpace, Backing, MapFlags, MemoryObject, Rights};
 use std::hint::black_box;
 use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -33,6 +33,39 @@ pub fn space(frames: u32, vtlb_pages: usize) -> AddressSpace {
 /// Mapped to be read and written.
 pub fn read_write() -> MapFlags {
     MapFlags::new(Rights::READ | Rights::WRITE)
+}
+
+/// Executes an instruction that needs six ranges: it, what it loads and what it stores lie across boundaries.
+pub fn copy_across_boundaries(space: &AddressSpace) {
+    const CONTENTS: u64 = 0x0102_0304_0506_0708;
+    // `movsq` is the first two bytes; `ret`.
+    let instructions = [0x48, 0xa5, 0xc3];
+    let object = MemoryObject::create(6 * TABLE as u64).unwrap();
+    let write = |bytes: &[u8], at: usize| rustix::io::pwrite(object.as_fd(), bytes, at as u64);
+    write(&CONTENTS.to_le_bytes(), TABLE - 4).unwrap();
+    write(&instructions, 5 * TABLE - 1).unwrap();
+    let map = |first: usize, rights| {
+        let offset = (first * TABLE) as u64;
+        space.map(None, 2 * TABLE, &object, offset, MapFlags::new(rights))
+    };
+    let from = map(0, Rights::READ).unwrap();
+    let to = map(2, Rights::READ | Rights::WRITE).unwrap();
+    let code = map(4, Rights::READ | Rights::EXECUTE).unwrap();
+    // SAFETY: the code copies eight bytes of mapped memory, which this function alone uses.
+    unsafe {
+        std::arch::asm!(
+            "call rax",
+            in("rax") code + TABLE - 1,
+            inout("rsi") from + TABLE - 4 => _,
+            inout("rdi") to + TABLE - 4 => _,
+        );
+    }
+    let mut copied = [0; 8];
+    rustix::io::pread(object.as_fd(), &mut copied, 3 * TABLE as u64 - 4).unwrap();
+    assert_eq!(u64::from_le_bytes(copied), CONTENTS);
+    for at in [from, to, code] {
+        space.deallocate(at, 2 * TABLE).unwrap();
+    }
 }
 
 /// The bytes at an address of a space.

@@ -20,7 +20,7 @@ fn what_one_process_writes_another_reads_within_the_contract() {
     let other = fork(|| {
         let memory = PagedMemory::new(connection).unwrap();
         let object = memory.receive(&theirs).unwrap();
-        let space = AddressSpace::without_domain(4).unwrap();
+        let space = AddressSpace::without_domain(6).unwrap();
         let at = space.map(None, SIZE, &object, 0, read_write()).unwrap();
         for round in 0..3 {
             hear(&theirs);
@@ -32,7 +32,7 @@ fn what_one_process_writes_another_reads_within_the_contract() {
     });
     let object = pager.join().create(SIZE as u64).unwrap();
     object.send(&ours).unwrap();
-    let space = AddressSpace::without_domain(4).unwrap();
+    let space = AddressSpace::without_domain(6).unwrap();
     let at = space.map(None, SIZE, &object, 0, read_write()).unwrap();
     let mut random = fastrand::Rng::with_seed(1);
     for round in 0..3 {
@@ -56,7 +56,7 @@ fn contents_stay_while_a_process_holds_the_object_and_maps_nothing() {
     let mut pager = Pager::start(1);
     let memory = pager.join();
     let object = memory.create(SIZE as u64).unwrap();
-    let space = AddressSpace::without_domain(4).unwrap();
+    let space = AddressSpace::without_domain(6).unwrap();
     let at = space.map(None, SIZE, &object, 0, read_write()).unwrap();
     write(at, 0..PAGES, 7);
     space.deallocate(at, SIZE).unwrap();
@@ -93,7 +93,7 @@ fn an_object_ends_with_its_last_hold_and_its_frames_are_free() {
         // The process that pages may have objects of its own.
         let pager = ObjectPager::start(contract, &"ram:64M".parse().unwrap()).unwrap();
         let memory = PagedMemory::new(pager.connect().unwrap()).unwrap();
-        let space = AddressSpace::without_domain(4).unwrap();
+        let space = AddressSpace::without_domain(6).unwrap();
         let (ours, theirs) = sockets();
         for round in 0..4 {
             let object = memory.create(SIZE as u64).unwrap();
@@ -133,7 +133,7 @@ fn a_killed_process_takes_nothing_with_it() {
     let mut pager = Pager::start(OTHERS + 1);
     let connections = pager.connections.split_off(1);
     let object = pager.join().create(SIZE as u64).unwrap();
-    let space = AddressSpace::without_domain(4).unwrap();
+    let space = AddressSpace::without_domain(6).unwrap();
     let at = space.map(None, SIZE, &object, 0, read_write()).unwrap();
     write(at, 0..PAGES, 9);
     for (number, connection) in connections.into_iter().enumerate() {
@@ -142,7 +142,7 @@ fn a_killed_process_takes_nothing_with_it() {
         let other = fork(|| {
             let memory = PagedMemory::new(connection).unwrap();
             let object = memory.receive(&theirs).unwrap();
-            let space = AddressSpace::without_domain(4).unwrap();
+            let space = AddressSpace::without_domain(6).unwrap();
             let at = space.map(None, SIZE, &object, 0, read_write()).unwrap();
             say(&theirs);
             let mut random = fastrand::Rng::with_seed(number as u64);
@@ -179,7 +179,7 @@ fn stores_of_processes_to_the_same_pages_are_all_kept() {
             fork(|| {
                 let memory = PagedMemory::new(connection).unwrap();
                 let object = memory.receive(&theirs).unwrap();
-                let space = AddressSpace::without_domain(4).unwrap();
+                let space = AddressSpace::without_domain(6).unwrap();
                 let at = space.map(None, SIZE, &object, 0, read_write()).unwrap();
                 store_own_words(at + number * 8, number as u64);
                 0
@@ -212,7 +212,7 @@ fn small_objects_share_the_contract() {
     const EACH: usize = 17;
     let mut pager = Pager::start(1);
     let memory = pager.join();
-    let space = AddressSpace::without_domain(4).unwrap();
+    let space = AddressSpace::without_domain(6).unwrap();
     let objects: Vec<_> = (0..60)
         .map(|_| {
             let object = memory.create((EACH * PAGE) as u64).unwrap();
@@ -253,7 +253,7 @@ fn without_its_pager_a_process_ends_and_reads_nothing_else() {
     let user = fork(|| {
         let memory = PagedMemory::new(connection).unwrap();
         let object = memory.create(SIZE as u64).unwrap();
-        let space = AddressSpace::without_domain(4).unwrap();
+        let space = AddressSpace::without_domain(6).unwrap();
         let at = space.map(None, SIZE, &object, 0, read_write()).unwrap();
         write(at, 0..PAGES, 3);
         say(&theirs);
@@ -271,7 +271,7 @@ fn pinned_pages_are_for_system_calls_and_a_child_of_a_fork_has_none() {
     let _alone = alone();
     let mut pager = Pager::start(1);
     let object = pager.join().create(SIZE as u64).unwrap();
-    let space = AddressSpace::without_domain(4).unwrap();
+    let space = AddressSpace::without_domain(6).unwrap();
     let at = space.map(None, SIZE, &object, 0, read_write()).unwrap();
     write(at, 0..PAGES, 4);
     let pin = space.pin(at, 64 * PAGE).unwrap();
@@ -303,7 +303,7 @@ fn pins_of_the_same_pages_count() {
     let _alone = alone();
     let mut pager = Pager::start(1);
     let object = pager.join().create(SIZE as u64).unwrap();
-    let space = AddressSpace::without_domain(4).unwrap();
+    let space = AddressSpace::without_domain(6).unwrap();
     let at = space.map(None, SIZE, &object, 0, read_write()).unwrap();
     let first = space.pin(at + 8 * PAGE, 32 * PAGE).unwrap();
     for (page, pages) in [(8, 32), (0, 16), (32, 16), (10, 2)] {
@@ -341,7 +341,7 @@ fn what_paged_objects_do_not_have_is_a_typed_error() {
         Err(SpaceError::Unaligned { .. })
     ));
     let object = memory.create(SIZE as u64).unwrap();
-    let space = AddressSpace::without_domain(4).unwrap();
+    let space = AddressSpace::without_domain(6).unwrap();
     let flags = MapFlags {
         copy_on_write: true,
         ..read_write()

@@ -43,7 +43,7 @@ fn a_killed_process_gives_its_objects_and_pins_back_though_its_child_lives() {
         let member = fork(|| {
             let memory = PagedMemory::new(connection.try_clone().unwrap()).unwrap();
             let object = memory.create(SIZE as u64).unwrap();
-            let space = AddressSpace::without_domain(4).unwrap();
+            let space = AddressSpace::without_domain(6).unwrap();
             let at = space.map(None, SIZE, &object, 0, read_write()).unwrap();
             let _pin = space.pin(at, FRAMES as usize / 2 * PAGE).unwrap();
             send_pid(&theirs, fork_idle());
@@ -66,7 +66,7 @@ fn a_killed_process_gives_its_objects_and_pins_back_though_its_child_lives() {
         }
         let memory = PagedMemory::new(pager.connect().unwrap()).unwrap();
         let object = memory.create(SIZE as u64).unwrap();
-        let space = AddressSpace::without_domain(4).unwrap();
+        let space = AddressSpace::without_domain(6).unwrap();
         let at = space.map(None, SIZE, &object, 0, read_write()).unwrap();
         let pinned = space.pin(at, FRAMES as usize / 2 * PAGE).map(drop);
         kill(child);
@@ -90,7 +90,7 @@ fn the_end_of_a_pager_whose_child_lives_ends_processes_with_objects_and_requests
         unsafe { libc::alarm(30) };
         let memory = PagedMemory::new(connection).unwrap();
         let object = memory.create(SIZE as u64).unwrap();
-        let space = AddressSpace::without_domain(4).unwrap();
+        let space = AddressSpace::without_domain(6).unwrap();
         let at = space.map(None, SIZE, &object, 0, read_write()).unwrap();
         write(at, 0..PAGES, 3);
         say(&theirs);
