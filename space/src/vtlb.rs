@@ -91,6 +91,23 @@ impl Vtlb {
             self.stats.spurious += 1;
             return Ok(index);
         }
+        self.make_room_in(addr / HUGE_RANGE)?;
+        self.enter_new(region, addr)
+    }
+
+    /// Recycles what an entry in this range takes the place of. Neither this nor `enter_new` is inlined: the small stack
+    /// of a signal handler has the frame of one at a time.
+    #[inline(never)]
+    fn make_room_in(&mut self, table: usize) -> Result<(), TranslationError> {
+        let full = self.is_full(table);
+        if full || !self.entries.has_room(1) {
+            self.recycle(table, full)?;
+        }
+        self.make_room(1)
+    }
+
+    #[inline(never)]
+    fn enter_new(&mut self, region: &Region, addr: usize) -> Result<usize, TranslationError> {
         let table = addr / HUGE_RANGE;
         // A region that was in parts, and is one again, has the pieces of its parts.
         let gap = self.entries.gap_at(addr);
@@ -98,11 +115,6 @@ impl Vtlb {
         let Kind::Mapped(mapping) = piece.kind else {
             unreachable!("only mapped regions are entered");
         };
-        let full = self.is_full(table);
-        if full || !self.entries.has_room(1) {
-            self.recycle(table, full)?;
-        }
-        self.make_room(1)?;
         if !self.entries.has_table(table) {
             self.stats.pages += 1;
             self.stats.peak_pages = self.stats.peak_pages.max(self.stats.pages);
@@ -217,20 +229,20 @@ impl Vtlb {
             self.limit.request(1, oldest.map(|piece| piece.entered));
         }
         // Pins leave six ranges at least.
-        let Some(oldest) = oldest else {
+        let Some(table) = oldest.map(Piece::table) else {
             return Ok(());
         };
         self.stats.recycled += 1;
-        self.remove_pieces(&table_range(oldest.table()))
+        self.remove_pieces(&table_range(table))
     }
 
     /// Hides the oldest pieces without pins where the list is full of pieces in ranges with pins. Pins
     /// leave [`PIECES_PER_PAGE`].
     fn make_room(&mut self, pieces: usize) -> Result<(), TranslationError> {
         while !self.entries.has_room(pieces)
-            && let Some(oldest) = self.entries.oldest_piece()
+            && let Some(oldest) = self.entries.oldest_piece().map(|piece| piece.region)
         {
-            self.save_and_release(&oldest.region)?;
+            self.save_and_release(&oldest)?;
         }
         Ok(())
     }
@@ -239,11 +251,12 @@ impl Vtlb {
     pub(crate) fn give_back(&mut self, count: u32) {
         for _ in 0..count {
             let spare = self.stats.pages > GUARANTEED;
-            let Some(oldest) = self.entries.oldest(None).filter(|_| spare) else {
+            let oldest = self.entries.oldest(None).filter(|_| spare);
+            let Some(table) = oldest.map(Piece::table) else {
                 break;
             };
             // An entry whose copies cannot be saved stays.
-            if self.remove_pieces(&table_range(oldest.table())).is_err() {
+            if self.remove_pieces(&table_range(table)).is_err() {
                 break;
             }
             self.stats.given_back += 1;
@@ -282,8 +295,8 @@ impl Vtlb {
     }
 
     fn remove_pieces(&mut self, range: &Range<usize>) -> Result<(), TranslationError> {
-        while let Some(piece) = self.entries.first_in(range) {
-            self.save_and_release(&piece.region)?;
+        while let Some(region) = self.entries.first_in(range).map(|piece| piece.region) {
+            self.save_and_release(&region)?;
         }
         Ok(())
     }
@@ -299,12 +312,12 @@ impl Vtlb {
 
     fn discard_pieces(&mut self, range: &Range<usize>) -> Result<(), TranslationError> {
         let mut from = range.start;
-        while let Some(piece) = self.entries.first_in(&(from..range.end)) {
-            from = piece.region.end;
-            let is_whole = range.start <= piece.region.start && piece.region.end <= range.end;
-            match (piece.pins, is_whole) {
-                (0, true) => self.release(&piece.region.range())?,
-                (0, false) => self.save_and_release(&piece.region)?,
+        while let Some(&Piece { region, pins, .. }) = self.entries.first_in(&(from..range.end)) {
+            from = region.end;
+            let is_whole = range.start <= region.start && region.end <= range.end;
+            match (pins, is_whole) {
+                (0, true) => self.release(&region.range())?,
+                (0, false) => self.save_and_release(&region)?,
                 _ => {}
             }
         }

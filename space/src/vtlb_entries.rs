@@ -80,24 +80,23 @@ impl VtlbEntries {
     }
 
     /// The oldest piece of the ranges without pins.
-    pub(crate) fn oldest(&self, keep: Option<usize>) -> Option<Piece> {
+    pub(crate) fn oldest(&self, keep: Option<usize>) -> Option<&Piece> {
         self.tables()
             .filter(|pieces| Some(pieces[0].table()) != keep && pieces.iter().all(|p| p.pins == 0))
             .flatten()
             .min_by_key(|piece| piece.entered)
-            .copied()
     }
 
     /// The oldest piece without pins.
-    pub(crate) fn oldest_piece(&self) -> Option<Piece> {
+    pub(crate) fn oldest_piece(&self) -> Option<&Piece> {
         let without_pins = self.pieces.iter().filter(|piece| piece.pins == 0);
-        without_pins.min_by_key(|piece| piece.entered).copied()
+        without_pins.min_by_key(|piece| piece.entered)
     }
 
     /// The first entry that overlaps `range`.
-    pub(crate) fn first_in(&self, range: &Range<usize>) -> Option<Piece> {
+    pub(crate) fn first_in(&self, range: &Range<usize>) -> Option<&Piece> {
         let piece = self.pieces.get(self.first_after(range.start))?;
-        (piece.region.start < range.end).then_some(*piece)
+        (piece.region.start < range.end).then_some(piece)
     }
 
     /// The addresses around `addr`, which has no entry, up to the entries beside it.
