@@ -9,7 +9,7 @@
 use crate::address_space::{RW, WORTH_ADOPTING};
 use crate::maps_file::{MapsLine, for_each_mapping};
 use crate::vma_map::{AddrRange, MappingAttrs};
-use crate::{address_space, early_alloc, library_data, paged_memory, pager_process};
+use crate::{address_space, early_alloc, library_data, paged_memory, pager_process, process_pager};
 use selfpage::embedding::ProcessError;
 
 /// Most mappings adopted; a program has a handful that are large enough.
@@ -63,6 +63,10 @@ fn each_rest(span: AddrRange, kept: &[AddrRange], mut take: impl FnMut(AddrRange
 /// # Errors
 /// Contents of one were given up: the program is not to start.
 pub fn adopt_all(found: &Candidates) -> Result<(), ProcessError> {
+    // Where it cannot be known what they contain, all stay the kernel's.
+    if process_pager::get().is_some_and(|pager| !pager.process.knows_contents()) {
+        return Ok(());
+    }
     for (start, end) in &found.spans[..found.count] {
         let span = *start..*end;
         let space = &mut address_space::lock();

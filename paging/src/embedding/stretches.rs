@@ -117,6 +117,11 @@ impl ProcessPager {
         }
     }
 
+    /// Returns true if memory that has contents can be adopted: what it has is known.
+    pub fn knows_contents(&self) -> bool {
+        self.pager.mm.pagemap().is_some()
+    }
+
     /// The first part of `range` that is in one stretch, or in none; true if it is in one.
     fn next_part(&self, range: Range<usize>) -> (Range<usize>, bool) {
         let _control = self.pager.mm.control.lock();
@@ -215,7 +220,8 @@ pub(super) fn account_all_resident(pager: &Pager, addr: usize, len: usize) -> u3
                 }
             }
         }),
-        None => Err(Errno::NOENT),
+        // Memory that had contents was not adopted.
+        None => Ok(()),
     };
     let (why, errno): (&dyn Display, _) = match (&failure, &charged) {
         (Some(why), _) => (why, Errno::NOMEM),
