@@ -24,24 +24,58 @@ fn written_words(addresses: [usize; 2]) -> [AddrRange; 2] {
     addresses.map(|addr| addr..addr + usize::from(addr != 0) * 4)
 }
 
+/// The word in shared memory that is paged in which the child's number is to be: the child stores it. The kernel would
+/// before the child's mapping is registered, and bring a fresh page in where that one is paged out.
+struct ChildWord(usize);
+
+impl ChildWord {
+    /// Takes the request for it out of the flags.
+    fn take(flags: &mut usize, addr: usize) -> Option<Self> {
+        let word = addr..addr.saturating_add(size_of::<libc::pid_t>());
+        let asked = *flags & libc::CLONE_CHILD_SETTID as usize != 0;
+        let taken = asked && address_space::lock().shared.touches(&word);
+        taken.then(|| {
+            *flags &= !(libc::CLONE_CHILD_SETTID as usize);
+            Self(addr)
+        })
+    }
+
+    /// In the child.
+    fn store(&self) {
+        let number = rustix::thread::gettid().as_raw_nonzero().get();
+        // SAFETY: the program has the kernel store it there.
+        unsafe { (self.0 as *mut libc::pid_t).write_unaligned(number) };
+    }
+}
+
+/// Has the child store its number, if it is the child's to store, and passes the answer on.
+fn after_clone(pid: SyscallResult, word: Option<&ChildWord>) -> SyscallResult {
+    if pid == 0 {
+        word.inspect(|word| word.store());
+    }
+    pid
+}
+
 /// The system call `clone` (or `fork`) without shared memory: flags, and stack, parent's
 /// and child's word, thread storage.
 pub fn raw_fork(flags: usize, rest: [usize; 4]) -> SyscallResult {
     let [stack, ptid, ctid, tls] = rest;
-    let call = || {
+    let call = |flags: usize| {
         // SAFETY: the program asked for exactly this; the child returns on its copy of
         // this stack.
         unsafe { syscall6(libc::SYS_clone, [flags, stack, ptid, ctid, tls, 0]) }
     };
     if !address_space::is_active() {
-        return call();
+        return call(flags);
     }
     if stack != 0 {
         return refuse_stack();
     }
+    let mut flags = flags;
+    let word = ChildWord::take(&mut flags, ctid);
     clone_admitted(|| {
         stop_for_clone(ForkKind::Bare, &written_words([ptid, ctid]));
-        finish_clone(call())
+        after_clone(finish_clone(call(flags)), word.as_ref())
     })
 }
 
@@ -71,6 +105,7 @@ pub extern "C" fn is_kernels_clone3(args: usize, size: usize) -> bool {
 
 /// The system call `clone3` without shared memory.
 pub fn raw_clone3(args: usize, size: usize) -> SyscallResult {
+    const FLAGS: usize = 0;
     const PIDFD: usize = 1;
     const CHILD_TID: usize = 2;
     const PARENT_TID: usize = 3;
@@ -105,11 +140,14 @@ pub fn raw_clone3(args: usize, size: usize) -> SyscallResult {
     let [pidfd, _] = written_words([copy[PIDFD], 0]);
     let numbers = copy[SET_TID_SIZE].min(LEVELS) * size_of::<libc::pid_t>();
     let set_tid = copy[SET_TID]..copy[SET_TID].saturating_add(numbers);
+    let child_tid_at = copy[CHILD_TID];
+    let word = ChildWord::take(&mut copy[FLAGS], child_tid_at);
     let at = std::ptr::from_ref(&copy) as usize;
     clone_admitted(|| {
         stop_for_clone(ForkKind::Bare, &[child_tid, parent_tid, pidfd, set_tid]);
         // SAFETY: the program's arguments.
-        finish_clone(unsafe { syscall3(libc::SYS_clone3, at, known, 0) })
+        let pid = finish_clone(unsafe { syscall3(libc::SYS_clone3, at, known, 0) });
+        after_clone(pid, word.as_ref())
     })
 }
 
@@ -118,6 +156,7 @@ pub struct ClonedProgram {
     entry: Entry,
     arg: *mut c_void,
     stack: usize,
+    word: Option<ChildWord>,
 }
 
 /// Bytes of the stack of a child until it has its pager. The program's own may be small, and lie in its caller's, which
@@ -139,7 +178,10 @@ extern "C" fn cloned(_: *mut c_void) -> c_int {
     let program = state().and_then(|state| state.cloned.take());
     after_in_child();
     match program {
-        Some(program) => program.enter(),
+        Some(program) => {
+            program.word.as_ref().inspect(|word| word.store());
+            program.enter()
+        }
         None => init::exit_group(init::EXIT_FAILED),
     }
 }
@@ -193,6 +235,9 @@ fn clone_by_library(
         used(libc::CLONE_PARENT_SETTID | libc::CLONE_PIDFD, ptid),
         used(libc::CLONE_CHILD_SETTID | libc::CLONE_CHILD_CLEARTID, ctid),
     ]);
+    let mut kernel_flags = flags as usize;
+    let mut word = ChildWord::take(&mut kernel_flags, ctid as usize);
+    let flags = kernel_flags as c_int;
     let Some(own_top) = child_stack() else {
         return c_result(error(libc::ENOMEM)) as c_int;
     };
@@ -200,7 +245,13 @@ fn clone_by_library(
         stop_for_clone(ForkKind::Bare, &[parent, child]);
         if let Some(state) = state() {
             let stack = top;
-            state.cloned = Some(ClonedProgram { entry, arg, stack });
+            let word = word.take();
+            state.cloned = Some(ClonedProgram {
+                entry,
+                arg,
+                stack,
+                word,
+            });
         }
         // SAFETY: the program's own call, entered by way of ours.
         let pid = to_result(unsafe { __clone(cloned, own_top, flags, arg, ptid, tls, ctid) });
