@@ -42,6 +42,9 @@ impl SharedPager {
         if self.slots.free().is_none() || (self.careful)() {
             return 0;
         }
+        for key in self.mapped.take_unlocked() {
+            self.order.filled(key);
+        }
         let mapped = &self.mapped;
         let mut residents = |key: Key| mapped.evictable(key.stretch(), key.unit());
         let Some(key) = self.order.victim_by(&mut residents) else {

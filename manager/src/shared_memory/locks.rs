@@ -3,17 +3,28 @@
 use super::clients::ClientId;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// Locked pages of all objects, counted as locks change: each turn of the pager looks at them, and a tree may have thousands of
 /// objects.
 #[derive(Clone, Debug, Default)]
-pub struct LockedPages(Arc<AtomicUsize>);
+pub struct LockedPages(Arc<LockCounts>);
+
+#[derive(Debug, Default)]
+struct LockCounts {
+    pages: AtomicUsize,
+    have_ended: AtomicBool,
+}
 
 impl LockedPages {
     /// How many; those that two processes lock count twice.
     pub fn get(&self) -> usize {
-        self.0.load(Ordering::Relaxed)
+        self.0.pages.load(Ordering::Relaxed)
+    }
+
+    /// Returns true if locks have ended since this was last asked: [`Locks::take_ended`] tells whose.
+    pub fn take_ended(&self) -> bool {
+        self.0.have_ended.swap(false, Ordering::Relaxed)
     }
 }
 
@@ -22,12 +33,16 @@ impl LockedPages {
 pub(super) struct Locks {
     ranges: Vec<(ClientId, Range<usize>)>,
     all: LockedPages,
+    have_ended: bool,
 }
 
 impl Locks {
     pub fn new(all: LockedPages) -> Self {
-        let ranges = Vec::new();
-        Self { ranges, all }
+        Self {
+            ranges: Vec::new(),
+            all,
+            have_ended: false,
+        }
     }
 
     fn pages(&self) -> usize {
@@ -37,8 +52,19 @@ impl Locks {
     fn change(&mut self, change: impl FnOnce(&mut Vec<(ClientId, Range<usize>)>)) {
         let before = self.pages();
         change(&mut self.ranges);
-        self.all.0.fetch_add(self.pages(), Ordering::Relaxed);
-        self.all.0.fetch_sub(before, Ordering::Relaxed);
+        let all = &self.all.0;
+        all.pages.fetch_add(self.pages(), Ordering::Relaxed);
+        all.pages.fetch_sub(before, Ordering::Relaxed);
+        // Or others have taken their place.
+        if before > 0 {
+            self.have_ended = true;
+            all.have_ended.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Returns true if some of the locks have ended since this was last asked.
+    pub fn take_ended(&mut self) -> bool {
+        std::mem::take(&mut self.have_ended)
     }
 
     /// The pages that a process has locked from now on, none of them twice.
@@ -98,7 +124,9 @@ mod tests {
         assert_eq!(all.get(), 27 + 3);
         locks.keep(&[1]);
         assert_eq!(all.get(), 26 + 3);
+        assert!(locks.take_ended() && all.take_ended() && !locks.take_ended());
         locks.set(1, Vec::new());
+        assert!(locks.take_ended() && all.take_ended() && !all.take_ended());
         assert_eq!((units(&locks), all.get()), (none, 3));
         drop(other);
         assert_eq!(all.get(), 0);

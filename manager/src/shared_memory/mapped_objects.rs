@@ -283,18 +283,24 @@ impl MappedObjects {
         }
     }
 
-    /// A client's locks end. Returns the units that may have something to evict again.
-    pub fn unlock(&mut self, id: ClientId, range: &Range<usize>) -> Vec<Key> {
-        let mut keys = Vec::new();
+    /// A client's locks end.
+    pub fn unlock(&mut self, id: ClientId, range: &Range<usize>) {
         let parts = self.pages_in(id, range);
         self.set_locked(id, range, &parts, false);
-        for (number, pages) in parts {
-            let Some(object) = self.objects.get(&number) else {
-                continue;
-            };
-            let units = object.used_units(pages);
-            let units = units.filter(|unit| object.residents(*unit) > 0);
-            keys.extend(units.map(|unit| Key::new(number, unit)));
+    }
+
+    /// Units that may have something to evict again, since locks have ended: by munlock, or with their mapping or process.
+    pub fn take_unlocked(&mut self) -> Vec<Key> {
+        let mut keys = Vec::new();
+        if !self.locked.take_ended() {
+            return keys;
+        }
+        for (number, object) in &mut self.objects {
+            if object.locks.take_ended() {
+                let units = object.used_units(0..object.pages());
+                let units = units.filter(|unit| object.residents(*unit) > 0);
+                keys.extend(units.map(|unit| Key::new(*number, unit)));
+            }
         }
         keys
     }
