@@ -69,19 +69,24 @@ impl RemovalPipe {
         pages: &[usize],
         into: &mut [IoSliceMut<'_>],
     ) -> Result<(), NotRemoved> {
-        let (Some(first), Some(last)) = (pages.first(), pages.last()) else {
-            return Ok(());
-        };
         let kept = |why| {
             self.drain();
             NotRemoved::Kept(why)
         };
-        for run in pages.chunk_by(|page, next| page + 1 == *next) {
-            let run = run[0]..run[run.len() - 1] + 1;
+        let runs = || {
+            let runs = pages.chunk_by(|page, next| page + 1 == *next);
+            runs.map(|run| run[0]..run[run.len() - 1] + 1)
+        };
+        for run in runs() {
             self.hold(memory, &run).map_err(kept)?;
         }
-        // One hole: what lies between is not there.
-        punch(memory, &(*first..last + 1)).map_err(kept)?;
+        // A hole for each: what lies between was stored there before the memory was registered, if it is there.
+        for (number, run) in runs().enumerate() {
+            punch(memory, &run).map_err(|why| match number {
+                0 => kept(why),
+                _ => NotRemoved::Lost(why),
+            })?;
+        }
         self.read(into).map_err(NotRemoved::Lost)
     }
 
@@ -154,8 +159,8 @@ mod tests {
         punch(memory.as_fd(), &(3..4)).unwrap();
         assert_eq!(remove(&pipe, &memory, &[1, 2, 4, 7]), Ok(vec![2, 3, 5, 8]));
         let blocks = fstat(&memory).unwrap().st_blocks as usize * 512;
-        // 0, 8, and 5 and 6, which lay in the hole's way: the caller names all that are there.
-        assert_eq!(blocks / PAGE, 2);
+        // 0, 8, and 5 and 6, which lie between.
+        assert_eq!(blocks / PAGE, 4);
     }
 
     #[test]
