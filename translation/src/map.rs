@@ -174,9 +174,7 @@ impl Userfault {
         if !self.capabilities().has(crate::Feature::Move) {
             return Err(MapError::Other(Errno::OPNOTSUPP));
         }
-        let mut moved = 0;
-        let outcome = all(len, |done| {
-            moved = done;
+        all(len, |done| {
             let mut argument = uapi::uffdio_move {
                 dst: (dst + done) as u64,
                 src: (src + done) as u64,
@@ -188,15 +186,7 @@ impl Userfault {
             // registered memory.
             let result = unsafe { uapi::call::<{ uapi::MOVE }, _>(self.as_fd(), &mut argument) };
             (result, argument.move_)
-        });
-        match outcome {
-            // These errors do not say how many pages have moved. A caller that repeated the whole range would find its
-            // destination occupied, so it requests the rest, and gets the reason then.
-            Err(MapError::Gone | MapError::NoMemory | MapError::Other(_)) if moved > 0 => {
-                Err(MapError::Again { done: moved })
-            }
-            outcome => outcome,
-        }
+        })
     }
 
     /// Wakes the threads that wait for pages in the range; they fault again.
@@ -234,6 +224,9 @@ fn classify(errno: Errno, done: usize) -> MapError {
         Errno::EXIST => MapError::Exists { done },
         Errno::AGAIN => MapError::Again { done },
         Errno::BUSY => MapError::Pinned { done },
+        // The other reasons do not say how many pages are there. A caller that repeated the whole range would find them occupied, so
+        // it requests the rest, and gets the reason then.
+        _ if done > 0 => MapError::Again { done },
         Errno::NOENT | Errno::SRCH => MapError::Gone,
         Errno::NOMEM => MapError::NoMemory,
         other => MapError::Other(other),
