@@ -22,7 +22,6 @@ mod pager;
 mod replay;
 mod resume;
 mod saving;
-mod unreadable;
 
 use crate::client_memory::ClientMemory;
 use crate::client_record::ClientRecord;

@@ -91,6 +91,7 @@ pub mod snapshot;
 pub mod sockets;
 pub mod standby;
 pub mod stored_name;
+mod unreadable;
 
 pub use admission::AdmissionRefusal;
 pub use host::wiring::wire_pager;

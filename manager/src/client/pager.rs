@@ -3,7 +3,6 @@
 use super::ClientParts;
 use super::discards::Discards;
 use super::saving::Saving;
-use super::unreadable::UnreadablePages;
 use crate::client_memory::ClientMemory;
 use crate::client_record::ClientRecord;
 use crate::counters::{Counters, RecordedCounters};
@@ -13,6 +12,7 @@ use crate::paging_object::PagingObject;
 use crate::recording::Recording;
 use crate::snapshot::Snapshot;
 use crate::standby::Standby;
+use crate::unreadable::UnreadablePages;
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::fs::{Mode, OFlags, SeekFrom};
 use selfpage::{Key, ScanResistant};
@@ -49,7 +49,7 @@ pub(super) struct ClientPager {
     pub zeros: WiredMemory,
     /// The huge page that the kernel has refused last, and when.
     pub refused_huge_page: Option<Instant>,
-    pub unreadable: UnreadablePages,
+    pub unreadable: UnreadablePages<usize>,
     /// A warning of a fault is given once.
     pub has_warned: bool,
     /// So is one of an eviction.

@@ -14,6 +14,7 @@ use super::reuse::ReuseClock;
 use super::slots::{SlotNumber, Slots};
 use super::streams::WINDOW;
 use crate::page_table::PageState;
+use crate::unreadable::UnreadablePages;
 use host::epoll_set::EpollSet;
 use rustix::io::Errno;
 use selfpage::{Key, Replacement, ScanResistant};
@@ -65,6 +66,8 @@ pub(super) struct SharedPager {
     /// Pages in slots that wait for others, to be written with them.
     pub outgoing: Vec<WritePage>,
     pub fetches: Fetches,
+    /// Pages whose reads have failed, of the store's or its server's for a moment.
+    pub unreadable: UnreadablePages<(ObjectId, usize)>,
     /// Of a run of pages; reused.
     pub reads: Vec<ReadPage>,
     pub store: SharedStore,
@@ -101,6 +104,7 @@ impl SharedPager {
             channel,
             careful,
             count,
+            unreadable: UnreadablePages::default(),
             queue: VecDeque::with_capacity(QUEUE),
             has_warned: false,
         })

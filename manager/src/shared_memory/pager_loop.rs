@@ -8,7 +8,6 @@ use frames::DomainId;
 use host::epoll_set::EpollSet;
 use rustix::event::Timespec;
 use rustix::fd::OwnedFd;
-use selfpage::Replacement;
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -294,9 +293,7 @@ impl PagerLoop {
                 self.pager.mapped.lock(id, &range, most)
             }
             Change::Unlock(range) => {
-                for key in self.pager.mapped.unlock(id, &range) {
-                    self.pager.order.filled(key);
-                }
+                self.pager.mapped.unlock(id, &range);
                 Ok(())
             }
         }
@@ -341,9 +338,11 @@ impl PagerLoop {
     fn add_client(&mut self, slot: SlotIndex, uffd: OwnedFd) -> Result<ClientId, String> {
         let uffd = ForeignUserfault::adopt(uffd).map_err(|why| why.to_string())?;
         let id = self.pager.mapped.clients.insert(slot, uffd);
-        if let Some(client) = self.pager.mapped.clients.get(id) {
-            let watched = self.pager.events.add(&client.uffd, id);
-            watched.map_err(|why| why.to_string())?;
+        let client = self.pager.mapped.clients.get(id);
+        let watched = client.map(|client| self.pager.events.add(&client.uffd, id));
+        if let Some(Err(why)) = watched {
+            self.pager.mapped.clients.remove(id);
+            return Err(why.to_string());
         }
         Ok(id)
     }

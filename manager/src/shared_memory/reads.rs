@@ -4,7 +4,7 @@
 //! in its buffer until a fault takes it or another read needs the buffer: a wrong guess costs a read.
 
 use super::UNIT;
-use super::fetches::{TOKENS, Waiter};
+use super::fetches::{QueuedFault, TOKENS, Waiter};
 use super::frames::NoFrame;
 use super::mapped_objects::FaultOutcome;
 use super::mappings::ObjectId;
@@ -16,6 +16,7 @@ use super::streams::WINDOW;
 use crate::page_table::PageState;
 use selfpage::{Key, Replacement};
 use std::ops::Range;
+use std::time::Instant;
 use store::{PageHandle, ReadPage, StoreError, Submitted, Wait};
 use wired::Counter;
 
@@ -266,33 +267,40 @@ impl SharedPager {
         self.place_arrived();
     }
 
-    /// A page has been read, or cannot be. Those that were are placed by [`SharedPager::place_arrived`].
+    /// A page was read, and [`SharedPager::place_arrived`] places it, or cannot be. Threads whose page was not asked for fault again.
     pub fn on_read(&mut self, number: usize, result: Result<(), StoreError>) {
         let Some(fetch) = self.fetches.get_mut(number) else {
             return;
         };
-        let why = match result {
-            Ok(()) => return fetch.has_arrived = true,
-            Err(why) => why,
-        };
         let (id, page) = (fetch.object, fetch.page);
+        let Err(why) = result else {
+            fetch.has_arrived = true;
+            return self.unreadable.forget((id, page));
+        };
         let (has_frame, is_cancelled) = (fetch.has_frame, fetch.is_cancelled);
         let waiters = std::mem::take(&mut fetch.waiters);
-        // Where nothing was submitted those that wait fault again; so does what was only read ahead. A failed read of a page
-        // without waiters may be repeated.
-        let is_unreadable = why != StoreError::Busy && (why.is_final() || !waiters.is_empty());
-        let is_lost = has_frame && !is_cancelled && is_unreadable;
+        let is_failure = has_frame && !is_cancelled && why != StoreError::Busy;
+        let is_lost = is_failure
+            && (why.is_final()
+                || !waiters.is_empty() && !self.unreadable.on_failed((id, page), Instant::now()));
         if is_lost && let Some(object) = self.mapped.objects.get_mut(&id) {
             tracing::error!("a page of shared memory is lost: {why}");
             let was = object.set(page, PageState::Lost);
             self.release_copy(was);
+            self.unreadable.forget((id, page));
         }
-        for waiter in waiters {
-            if is_lost {
-                self.charge(waiter, Counter::UnreadablePages);
-                self.mapped.poison(waiter);
+        for at in waiters {
+            let outcome = if is_lost {
+                self.charge(at, Counter::UnreadablePages);
+                self.mapped.poison(at)
+            } else if is_failure {
+                FaultOutcome::Deferred
             } else {
-                self.mapped.wake(waiter);
+                self.mapped.wake(at)
+            };
+            if outcome == FaultOutcome::Deferred {
+                let waits_since = Some(Instant::now());
+                self.queue.push_back(QueuedFault { at, waits_since });
             }
         }
         self.fetches.end(number);

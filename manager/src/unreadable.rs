@@ -9,12 +9,17 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const MOST: usize = 16;
 
 /// The pages, and when a read of each failed first.
-#[derive(Default)]
-pub struct UnreadablePages([Option<(usize, Instant)>; MOST]);
+pub struct UnreadablePages<P>([Option<(P, Instant)>; MOST]);
 
-impl UnreadablePages {
+impl<P> Default for UnreadablePages<P> {
+    fn default() -> Self {
+        Self([const { None }; MOST])
+    }
+}
+
+impl<P: Copy + PartialEq> UnreadablePages<P> {
     /// A read of a page has failed. Returns true if it may be read again.
-    pub fn on_failed(&mut self, page: usize, now: Instant) -> bool {
+    pub fn on_failed(&mut self, page: P, now: Instant) -> bool {
         let is_over = |since: Instant| now.saturating_duration_since(since) >= PATIENCE;
         if let Some((_, since)) = self.0.iter().flatten().find(|(it, _)| *it == page) {
             return !is_over(*since);
@@ -28,7 +33,7 @@ impl UnreadablePages {
     }
 
     /// A page has been read, or counts as lost.
-    pub fn forget(&mut self, page: usize) {
+    pub fn forget(&mut self, page: P) {
         let mut places = self.0.iter_mut();
         if let Some(place) = places.find(|it| it.is_some_and(|(it, _)| it == page)) {
             *place = None;
