@@ -18,13 +18,13 @@ use crate::refusal::Refusal;
 use crate::user_limits::UserLimits;
 use crate::{CONNECTION, DaemonError, UNIDENTIFIED, call};
 use host::fd_reaper::FdReaper;
-use host::seqpacket;
-use host::seqpacket::UntrustedMessage;
-use protocol::{DaemonEvent, TenantNumber, encode};
+use host::seqpacket::{self, UntrustedMessage};
+use host::socket_reaper::SocketReaper;
+use protocol::TenantNumber;
 use rustix::event::{Timespec, epoll};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags, SocketFlags};
+use rustix::net::{RecvFlags, Shutdown, SocketFlags, shutdown};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -106,6 +106,7 @@ pub(crate) struct Connections {
     next: u64,
     pub user_limits: UserLimits,
     reaper: FdReaper,
+    socket_reaper: SocketReaper,
 }
 
 impl Connections {
@@ -124,6 +125,8 @@ impl Connections {
             next: 0,
             user_limits: UserLimits::new(),
             reaper: FdReaper::new(crate::urgent::leave),
+            socket_reaper: SocketReaper::start(crate::urgent::leave)
+                .map_err(call("start a thread"))?,
         };
         new.arm_listener().map_err(call("poll"))?;
         new.watch(&new.unidentified, UNIDENTIFIED, epoll::EventFlags::IN)
@@ -196,6 +199,10 @@ impl Connections {
     ) {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         for _ in 0..MAX_BATCH {
+            // Else connections that end at once fill the table of descriptors.
+            if self.socket_reaper.waiting() >= MAX_BATCH {
+                return;
+            }
             match rustix::net::accept_with(&self.listener, flags) {
                 Ok(fd) => self.insert(fd, &tenant_fds, &awaits),
                 Err(Errno::INTR | Errno::CONNABORTED) => {}
@@ -214,12 +221,8 @@ impl Connections {
 
     fn arm_listener(&self) -> Result<(), Errno> {
         let data = epoll::EventData::new_u64(LISTENER);
-        epoll::add(
-            &self.unidentified,
-            &self.listener,
-            data,
-            epoll::EventFlags::IN,
-        )
+        let (set, flags) = (&self.unidentified, epoll::EventFlags::IN);
+        epoll::add(set, &self.listener, data, flags)
     }
 
     /// Polls the listener again, if it was disarmed.
@@ -237,8 +240,8 @@ impl Connections {
     ) {
         let peer = match Peer::of(&fd) {
             Ok(peer) => peer,
-            Err(Errno::SRCH) => return self.reject(u32::MAX, fd, &Refusal::OtherNamespace),
-            Err(why) => return self.reject(u32::MAX, fd, &why.into()),
+            Err(Errno::SRCH) => return self.reject(fd, &Refusal::OtherNamespace),
+            Err(why) => return self.reject(fd, &why.into()),
         };
         let person = self.user_limits.person(peer.uid);
         let held = tenant_fds(&self.user_limits, person);
@@ -250,7 +253,7 @@ impl Connections {
                 .or_else(|| self.over_unidentified_quota(peer.uid))
         };
         if let Some(why) = (!awaited).then(excess).flatten() {
-            return self.reject(person, fd, &why);
+            return self.reject(fd, &why);
         }
         let token = CONNECTION | (self.next & 0xffff_ffff);
         self.next += 1;
@@ -261,7 +264,7 @@ impl Connections {
             false => &self.unidentified,
         };
         if known || epoll::add(set, &fd, data, epoll::EventFlags::IN).is_err() {
-            return self.reaper.close(person, fd);
+            return self.close_socket(fd);
         }
         let pid = peer.pid.as_raw_nonzero().get();
         tracing::debug!(token, pid, uid = peer.uid, "connection");
@@ -280,12 +283,13 @@ impl Connections {
         self.by_token.insert(token, connection);
     }
 
-    /// Sends the reason, and closes a connection that is not accepted.
-    fn reject(&mut self, person: u32, fd: OwnedFd, why: &Refusal) {
-        if let Ok(bytes) = encode(&DaemonEvent::Refused(why.to_string())) {
-            let _ = seqpacket::send(&fd, &bytes, &[], SendFlags::DONTWAIT);
+    /// Closes a connection's socket: at once if it holds no descriptor.
+    fn close_socket(&self, socket: OwnedFd) {
+        // The peer can send no more.
+        let is_shut = shutdown(&socket, Shutdown::Read).is_ok();
+        if !is_shut || iochannel::holds_descriptors(socket.as_fd()) != Ok(false) {
+            self.socket_reaper.close(socket);
         }
-        self.reaper.close(person, fd);
     }
 
     /// A connection.
@@ -328,7 +332,7 @@ impl Connections {
             return Incoming::Nothing;
         };
         let person = connection.person;
-        if self.reaper.is_behind(person) {
+        if self.is_behind(person) {
             return Incoming::Violation("what it sent cannot be closed");
         }
         match seqpacket::receive_all(&connection.fd, RecvFlags::DONTWAIT) {
@@ -385,8 +389,7 @@ impl Connections {
         if let Some(connection) = self.by_token.remove(&token) {
             let _ = epoll::delete(&self.epoll, &connection.fd);
             let _ = epoll::delete(&self.unidentified, &connection.fd);
-            // Closing it also closes descriptors that were sent on it and not received.
-            self.reaper.close(connection.person, connection.fd);
+            self.close_socket(connection.fd);
         }
     }
 }

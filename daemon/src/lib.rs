@@ -11,7 +11,7 @@
 //! | `Contracts` (`contracts/{admission,postponed,recovery,leave}`) | the configuration, the frames, the disk, control groups, fault rates, processor time |
 //! | `FrameControl` | the frames allocator, its clock (`stall`), the tenants |
 //! | `Tenants` | each `tenant`, the connections, `jobs` that take long, the `loop_time` of persons |
-//! | `Connections` | `peer`s, `user_limits`, a `host::fd_reaper` |
+//! | `Connections` | `peer`s, `user_limits`, a `host::fd_reaper`, a `host::socket_reaper` |
 //! | `Backing` | the swap filesystem, the disk's thread and model |
 //!
 //! A part holds the parts that it uses, and uses no part above it. `policy` and `config` determine what

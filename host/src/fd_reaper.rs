@@ -87,8 +87,13 @@ impl FdReaper {
 
     /// Returns true if this user's queue is full: the caller receives no further message of the user.
     pub fn is_behind(&self, uid: u32) -> bool {
+        self.waiting(uid) >= MAX_WAITING
+    }
+
+    /// Descriptors of this user that are not closed yet.
+    pub fn waiting(&self, uid: u32) -> usize {
         let sent = self.users.get(&uid).map_or(0, ReaperThread::waiting);
-        sent + self.waiting.iter().filter(|(of, _)| *of == uid).count() >= MAX_WAITING
+        sent + self.waiting.iter().filter(|(of, _)| *of == uid).count()
     }
 }
 

@@ -23,6 +23,7 @@ pub mod restart_policy;
 pub mod seccomp;
 pub mod seqpacket;
 pub mod signals;
+pub mod socket_reaper;
 pub mod systemd;
 mod unpageable;
 pub mod wiring;

@@ -100,19 +100,20 @@ pub(crate) fn check_bell(fd: impl AsFd) -> Result<(), ChannelError> {
         && getpeername(&fd).is_ok()
         && shutdown(&fd, Shutdown::Read).is_ok()
         && ioctl_fionread(&fd) == Ok(0)
-        && !holds_descriptors(fd.as_fd());
+        && !holds_descriptors(fd.as_fd()).map_err(needs("a check of a bell"))?;
     let what = "a client's bell";
     is_bell.then_some(()).ok_or(ChannelError::NotABell { what })
 }
 
-/// Returns true if a socket holds descriptors: those sent with an out-of-band byte stay after the byte is read.
-fn holds_descriptors(fd: BorrowedFd<'_>) -> bool {
+/// Returns true if a Unix socket holds descriptors: those sent with an out-of-band byte stay after the byte is read.
+/// An error where this process lacks a descriptor for the check.
+pub fn holds_descriptors(fd: BorrowedFd<'_>) -> Result<bool, Errno> {
     let shown = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", fd.as_raw_fd()));
-    let shown = shown.unwrap_or_default();
+    let shown = shown.map_err(|why| Errno::from_io_error(&why).unwrap_or(Errno::IO))?;
     let mut count = shown
         .lines()
         .filter_map(|line| line.strip_prefix("scm_fds:"));
-    count.any(|count| count.trim() != "0")
+    Ok(count.any(|count| count.trim() != "0"))
 }
 
 /// For the server: rings a client's bell. Best effort: a closed or saturated bell affects only the client.

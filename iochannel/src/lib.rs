@@ -71,7 +71,7 @@ pub use request::{IoVec, Op, ProtocolError, Request};
 #[cfg(not(all(test, loom)))]
 pub use client::ChannelClient;
 #[cfg(not(all(test, loom)))]
-pub use doorbell::Doorbell;
+pub use doorbell::{Doorbell, holds_descriptors};
 #[cfg(not(all(test, loom)))]
 pub use error::ChannelError;
 #[cfg(not(all(test, loom)))]

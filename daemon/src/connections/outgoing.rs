@@ -57,6 +57,14 @@ impl Connections {
         self.get(token).is_some_and(|c| c.is_full.get())
     }
 
+    /// Sends the reason, and closes a connection that is not accepted.
+    pub(super) fn reject(&self, fd: OwnedFd, why: &Refusal) {
+        if let Ok(bytes) = encode(&DaemonEvent::Refused(why.to_string())) {
+            let _ = seqpacket::send(&fd, &bytes, &[], SendFlags::DONTWAIT);
+        }
+        self.close_socket(fd);
+    }
+
     /// Refuses a request.
     pub fn refuse(&self, token: u64, why: impl std::fmt::Display) {
         let why = protocol::cut(&why.to_string(), protocol::TEXT);

@@ -13,12 +13,18 @@ impl Connections {
         all.any(|one| one.peer.pid == peer.pid && waits(one))
     }
 
+    /// Returns true if no further message of a person is received, until what it sent is closed.
+    pub(super) fn is_behind(&self, person: u32) -> bool {
+        self.reaper.is_behind(person) || self.reaper.waiting(person) >= self.user_limits.max_fds()
+    }
+
     /// The reason if a user may have no more connections, contracts or channels. `held` descriptors
-    /// are those of the contracts of the user's person.
+    /// are those of the contracts of the user's person. What waits to be closed counts, too.
     pub fn over_fd_quota(&self, uid: u32, held: usize) -> Option<Refusal> {
         let person = self.user_limits.person(uid);
         let own = self.by_token.values().filter(|c| c.person == person);
-        let (taken, most) = (FDS * own.count() + held, self.user_limits.max_fds());
+        let taken = FDS * own.count() + held + self.reaper.waiting(person);
+        let most = self.user_limits.max_fds();
         let over = taken >= most && !is_trusted(uid);
         over.then_some(Refusal::FdQuota { uid, taken, most })
     }

@@ -1,7 +1,8 @@
 //! A peer that does not read, on a socket.
 
 use super::*;
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, connect, socket};
+use protocol::DaemonEvent;
+use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketType, connect, socket};
 
 #[test]
 fn a_peer_that_reads_again_is_served() {

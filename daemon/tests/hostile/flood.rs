@@ -5,6 +5,7 @@ use crate::attacks::{
 };
 use crate::role::count;
 use frames::{Contract, Ledger};
+use host::fd_reaper::lingering_socket;
 use protocol::{DaemonEvent, ResumeToken, TenantRequest};
 use rustix::fd::{AsFd, OwnedFd};
 use std::path::Path;
@@ -14,6 +15,8 @@ use tenant::{LinkedTenant, RevocationPolicy};
 /// Connections of one flood, and requests that each sends.
 const CONNECTIONS: usize = 400;
 const REQUESTS: usize = 8;
+/// Connections that [`leak`] makes one after the other: several times as many as the daemon has descriptors.
+const CYCLES: usize = 5_000;
 
 fn wait_for(go: &Path) {
     let begin = Instant::now();
@@ -134,5 +137,32 @@ pub fn storm(path: &Path, seed: u64) {
         if rng.below(2) == 0 && kept.len() < 900 {
             kept.push(connection);
         }
+    }
+}
+
+/// Sends sockets whose close blocks for an hour, then connects and disconnects again and again: every other
+/// connection ends with a descriptor that the daemon has not received.
+pub fn leak(path: &Path) -> ! {
+    let connection = connect(path);
+    let mut peers = Vec::new();
+    for _ in 0..3 {
+        let (slow, peer) = lingering_socket(Duration::from_secs(3600)).unwrap();
+        send_request(&connection, &TenantRequest::Capacity, &[slow.as_fd()]);
+        // It blocks here where the daemon's close was not the last.
+        std::thread::spawn(move || drop(slow));
+        peers.push(peer);
+        assert!(receive_event(&connection).is_some());
+    }
+    drop(connection);
+    let input = std::io::stdin();
+    for n in 0..CYCLES {
+        let connection = connect(path);
+        if n % 2 == 0 {
+            send_request(&connection, &TenantRequest::List, &[input.as_fd()]);
+        }
+    }
+    count(1);
+    loop {
+        std::thread::park();
     }
 }

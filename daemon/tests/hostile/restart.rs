@@ -223,6 +223,26 @@ fn a_tenant_has_the_processor_time_after_a_restart_that_it_reserved_before() {
 }
 
 #[test]
+fn connections_behind_a_descriptor_whose_close_blocks_take_no_more_than_a_persons_quota() {
+    if !rustix::process::getuid().is_root() {
+        return println!("SKIPPED: the daemon's own user has no quota");
+    }
+    const LIMIT: u64 = 1024;
+    let mut machine = Machine::start();
+    machine.restart_with(LIMIT);
+    machine.await_service();
+    let before = machine.descriptors();
+    let stranger = machine.spawn(Role::Leaks, 0, STRANGERS.start, "leaks");
+    let stranger = Players(vec![stranger]);
+    machine.await_count(1);
+    machine.await_service();
+    let (now, quota) = (machine.descriptors(), LIMIT as usize / 4);
+    assert!(now <= before + quota, "{now} {before}");
+    drop(stranger);
+    machine.await_descriptors(before);
+}
+
+#[test]
 fn a_process_outside_the_daemons_pid_namespace_is_refused_with_the_reason() {
     if !rustix::process::getuid().is_root() {
         return println!("SKIPPED: a PID namespace needs root");

@@ -34,9 +34,10 @@ pub enum Role {
     Reserves,
     Bells,
     Bequeaths,
+    Leaks,
 }
 
-const ROLES: [Role; 23] = [
+const ROLES: [Role; 24] = [
     Role::Daemon,
     Role::Fuzz,
     Role::Scribble,
@@ -60,6 +61,7 @@ const ROLES: [Role; 23] = [
     Role::Reserves,
     Role::Bells,
     Role::Bequeaths,
+    Role::Leaks,
 ];
 
 const ROLE: &str = "SELFPAGE_TEST_ROLE";
@@ -105,6 +107,7 @@ pub fn play(role: Role) {
         Role::Returns => restart::returns(&socket, 0),
         Role::Bells => leaving::keep_bells(&socket),
         Role::Bequeaths => honest::bequeath(&folder.join("read"), &socket),
+        Role::Leaks => flood::leak(&socket),
         Role::Reserves => restart::reserves(&socket),
         Role::Channels => restart::returns(&socket, restart::CHANNELS),
     }
