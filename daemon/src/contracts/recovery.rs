@@ -355,6 +355,10 @@ impl Contracts {
         channel: ChannelNumber,
         message: &Received,
     ) -> Result<(), Refusal> {
+        // Else a new channel could get its number while descriptors for it are lacking.
+        if let Some(tenant) = self.frames.tenants.get_mut(number) {
+            tenant.next_channel = tenant.next_channel.max(channel.saturating_add(1));
+        }
         let [Some(memory), Some(bell), ..] = &message.fds else {
             return Err(Refusal::NoDescriptor("a channel's descriptors"));
         };

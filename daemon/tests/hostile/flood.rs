@@ -18,7 +18,7 @@ const REQUESTS: usize = 8;
 /// Connections that [`leak`] makes one after the other: several times as many as the daemon has descriptors.
 const CYCLES: usize = 5_000;
 
-fn wait_for(go: &Path) {
+pub fn wait_for(go: &Path) {
     let begin = Instant::now();
     while !go.exists() {
         assert!(begin.elapsed() < Duration::from_secs(60));

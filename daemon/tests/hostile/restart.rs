@@ -1,6 +1,7 @@
 //! Tenants that reconnect to a restarted daemon, and conditions that keep it from serving them at once.
 
 use crate::attacks::{connect, contract_request, join, receive_event, send_request, try_connect};
+use crate::flood::wait_for;
 use crate::machine::Machine;
 use crate::role::{Role, count};
 use frames::Ledger;
@@ -133,6 +134,66 @@ pub fn reserves(path: &Path) -> ! {
     }
 }
 
+/// A tenant with channels that hands them over to the next daemon, which lacks descriptors for some, and requests another one
+/// once the file `go` exists.
+pub fn reopens(path: &Path, go: &Path) -> ! {
+    let connection = connect(path);
+    let resume_token = ResumeToken([8; 16]);
+    let request = contract_request("reopens", "1M", "10ms/250ms", 4);
+    send_request(&connection, &join(resume_token, request), &[]);
+    let (admitted, bells) = receive_event(&connection).unwrap();
+    let is_admitted = matches!(admitted, DaemonEvent::Admitted { .. });
+    assert!(is_admitted, "{admitted:?}");
+    let open = |connection: &OwnedFd| {
+        let (depth, cookie) = (1, 0);
+        send_request(connection, &TenantRequest::Open { depth, cookie }, &[]);
+        match receive_event(connection) {
+            Some((DaemonEvent::Opened { channel, .. }, fds)) => (channel, fds),
+            other => panic!("{:?}", other.map(|(event, _)| event)),
+        }
+    };
+    let opened: Vec<_> = (0..CHANNELS).map(|_| open(&connection)).collect();
+    count(1);
+    assert!(receive_event(&connection).is_none());
+    let connection = await_daemon(path);
+    let channels = CHANNELS;
+    let rejoin = TenantRequest::Rejoin {
+        resume_token,
+        channels,
+    };
+    send_request(&connection, &rejoin, &[bells[0].as_fd(), bells[1].as_fd()]);
+    receive_event(&connection).unwrap();
+    for (channel, fds) in &opened {
+        let fds = [fds[0].as_fd(), fds[2].as_fd()];
+        send_request(&connection, &TenantRequest::Channel(*channel), &fds);
+    }
+    send_request(&connection, &TenantRequest::Capacity, &[]);
+    let mut lacking = 0;
+    while let Some((DaemonEvent::NoRoomYet(_), _)) = receive_event(&connection) {
+        lacking += 1;
+    }
+    assert!(lacking > 0);
+    count(1);
+    wait_for(go);
+    let (channel, _) = open(&connection);
+    let is_new = opened.iter().all(|(other, _)| *other != channel);
+    assert!(is_new, "{channel}");
+    count(1);
+    loop {
+        std::thread::park();
+    }
+}
+
+/// A connection to the next daemon, once that listens.
+fn await_daemon(path: &Path) -> OwnedFd {
+    loop {
+        std::thread::sleep(Duration::from_millis(10));
+        if let Some(connection) = try_connect(path) {
+            return connection;
+        }
+    }
+}
+
 /// The capacity that the daemon reports, if it replies.
 pub fn capacity(path: &Path) -> Option<CapacitySummary> {
     match query(path)? {
@@ -206,6 +267,24 @@ fn no_channel_of_a_tenant_is_lost_to_a_daemon_that_lacks_descriptors() {
         );
         std::thread::sleep(Duration::from_millis(10));
     }
+    drop(tenant);
+}
+
+#[test]
+fn no_channel_gets_the_number_of_one_that_the_daemon_lacks_descriptors_for() {
+    let mut machine = Machine::start();
+    let tenant = Players(vec![machine.spawn(Role::Reopens, 0, 0, "reopens")]);
+    machine.await_count(1);
+    let pid = rustix::process::Pid::from_child(&tenant.0[0]);
+    rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
+    machine.restart_with(FEW);
+    machine.await_service();
+    machine.allow_descriptors(machine.descriptors() as u64 + u64::from(CHANNELS) / 2, FEW);
+    rustix::process::kill_process(pid, rustix::process::Signal::CONT).unwrap();
+    machine.await_count(2);
+    machine.allow_descriptors(FEW, FEW);
+    machine.make_go_file();
+    machine.await_count(3);
     drop(tenant);
 }
 

@@ -35,9 +35,10 @@ pub enum Role {
     Bells,
     Bequeaths,
     Leaks,
+    Reopens,
 }
 
-const ROLES: [Role; 24] = [
+const ROLES: [Role; 25] = [
     Role::Daemon,
     Role::Fuzz,
     Role::Scribble,
@@ -62,6 +63,7 @@ const ROLES: [Role; 24] = [
     Role::Bells,
     Role::Bequeaths,
     Role::Leaks,
+    Role::Reopens,
 ];
 
 const ROLE: &str = "SELFPAGE_TEST_ROLE";
@@ -108,6 +110,7 @@ pub fn play(role: Role) {
         Role::Bells => leaving::keep_bells(&socket),
         Role::Bequeaths => honest::bequeath(&folder.join("read"), &socket),
         Role::Leaks => flood::leak(&socket),
+        Role::Reopens => restart::reopens(&socket, &folder.join("go")),
         Role::Reserves => restart::reserves(&socket),
         Role::Channels => restart::returns(&socket, restart::CHANNELS),
     }
