@@ -3,7 +3,8 @@
 //! The loop has a high priority, and no contract is charged for its time. Rule: a person's tenants
 //! have a fifth of it, however many they are and whatever they send. A connection or bell of a person
 //! that has used more is not polled until that time has passed; before the loop kills a tenant for a
-//! missed deadline, it reads a batch of that tenant's messages. The other work of a turn of the loop (to wait, to
+//! missed deadline, it reads a batch of that tenant's messages. The daemon charges the verification of a thread that a tenant names
+//! likewise ([`crate::processor_time`]). The other work of a turn of the loop (to wait, to
 //! count stalls, to send shares) is charged to the person whose connection or bell woke the loop: with short
 //! messages it is more than half of the time.
 
@@ -58,14 +59,27 @@ pub(crate) struct LoopTime {
 impl LoopTime {
     /// Charges a person for the service of a token. Returns true if the token is suspended.
     pub fn charge(&mut self, person: u32, token: u64, took: Duration, now: Instant) -> bool {
-        let used = self.used.entry(person).or_insert(now);
         // Decided by what was used before this service: a bell is never read, so it is reported again once it is polled.
-        let is_over = *used > now + BURST;
-        *used = (*used).max(now) + took.min(MAX_CHARGE) * BACKOFF;
+        let is_over = self.is_over(person, now);
+        let used = self.charge_work(person, took, now);
         if is_over {
-            self.suspended.insert(token, *used - BURST);
+            self.suspended.insert(token, used - BURST);
         }
         is_over
+    }
+
+    /// Charges a person for work that no token of the person's began. Returns the time until which its part is used.
+    pub fn charge_work(&mut self, person: u32, took: Duration, now: Instant) -> Instant {
+        let used = self.used.entry(person).or_insert(now);
+        *used = (*used).max(now) + took.min(MAX_CHARGE) * BACKOFF;
+        *used
+    }
+
+    /// Returns true if a person has used its part.
+    pub fn is_over(&self, person: u32, now: Instant) -> bool {
+        self.used
+            .get(&person)
+            .is_some_and(|used| *used > now + BURST)
     }
 
     /// Time until a token is to be polled again.
@@ -99,6 +113,26 @@ mod tests {
         assert_eq!(turn.lap(us(3), us(12)), us(3), "it waited for the disk");
         turn.skip(us(500));
         assert_eq!(turn.lap(us(3), us(510)), us(10));
+    }
+
+    #[test]
+    fn work_for_the_tenants_of_one_person_has_a_fifth_of_the_time_however_many_they_are() {
+        let (begin, work) = (Instant::now(), Duration::from_millis(3));
+        let mut time = LoopTime::default();
+        let (mut now, mut took) = (begin, Duration::ZERO);
+        while now < begin + Duration::from_secs(1) {
+            let next = now + Duration::from_millis(10);
+            for _tenant in 0..14 {
+                if !time.is_over(7, now) {
+                    (now, took) = (now + work, took + work);
+                    time.charge_work(7, work, now);
+                }
+                assert!(!time.is_over(8, now));
+            }
+            now = now.max(next);
+        }
+        let fifth = Duration::from_millis(200);
+        assert!(took >= fifth && took <= fifth + BURST, "{took:?}");
     }
 
     #[test]

@@ -71,7 +71,8 @@ const INTERVAL: Duration = Duration::from_millis(10);
 /// requests of a tenant whose pages mostly come from compressed RAM.
 const FORGET_AFTER: Duration = Duration::from_secs(1);
 
-/// Threads of a tenant that are verified at a time: each takes some reads of /proc.
+/// Threads of a tenant that are verified at a time: each takes some reads of /proc, which its person is charged for
+/// ([`crate::loop_time`]). A person that has used its part of the loop's time has none verified.
 const MAX_NEW: usize = 4;
 
 /// The part of the time, of one processor, in which threads wait: above the first priority is lent,
@@ -222,7 +223,10 @@ impl ProcessorTime {
             let tenant = tenants.get(*number);
             tenant.is_some_and(|tenant| tenant.client.is_some())
         });
-        for (number, tenant) in tenants.iter_mut() {
+        for number in tenants.numbers() {
+            let Some(tenant) = tenants.get(number) else {
+                continue;
+            };
             let Some(client) = tenant.client else {
                 continue;
             };
@@ -245,22 +249,31 @@ impl ProcessorTime {
             };
             time.budget.set_terms(disk.slice, disk.period, now);
             // /proc is read only for new threads: there may be hundreds of tenants that page nothing.
-            let leader = || tenant.record.process();
-            let ran = time.tick(now, usd.now(), leader, self.demand);
-            tenant.ran_first += ran;
+            let leader = || match tenants.is_over_time(number) {
+                true => None,
+                false => tenant.record.process(),
+            };
+            let (ran, verified) = time.tick(now, usd.now(), leader, self.demand);
+            if let Some(begin) = verified {
+                tenants.charge_work(number, begin);
+            }
+            if let Some(tenant) = tenants.get_mut(number) {
+                tenant.ran_first += ran;
+            }
         }
     }
 }
 
 impl TenantTime {
-    /// Returns the time that its threads ran with priority since the last call.
+    /// Returns the time that its threads ran with priority since the last call, and when it began to verify new ones, if
+    /// there were any.
     fn tick(
         &mut self,
         now: Duration,
         disk_now: Time,
         leader: impl Fn() -> Option<Pid>,
         demand: Demand,
-    ) -> Duration {
+    ) -> (Duration, Option<Instant>) {
         let ran = self.threads.iter_mut().map(TenantThread::ran);
         let ran = ran.fold(RunTime::default(), RunTime::plus);
         self.budget.charge(ran, now);
@@ -274,7 +287,9 @@ impl TenantTime {
         let is_new =
             |other: &&WaitingThread| self.threads.iter().all(|one| one.thread != other.thread);
         let new: Vec<_> = named.iter().filter(is_new).take(MAX_NEW).collect();
+        let mut verified = None;
         if let Some(leader) = (!new.is_empty()).then(leader).flatten() {
+            verified = Some(Instant::now());
             let new = new
                 .into_iter()
                 .map(|named| TenantThread::new(*named, leader));
@@ -283,7 +298,7 @@ impl TenantTime {
         for thread in &mut self.threads {
             thread.set_first(self.budget.covers(thread.submits, demand));
         }
-        ran.first
+        (ran.first, verified)
     }
 }
 

@@ -173,6 +173,27 @@ impl Tenants {
         }
     }
 
+    /// The person of a tenant, whose time of the loop is limited; `None` for a trusted user.
+    fn limited_person(&self, number: TenantNumber) -> Option<u32> {
+        let uid = self.get(number)?.record.uid;
+        (!is_trusted(uid)).then(|| self.connections.user_limits.person(uid))
+    }
+
+    /// Returns true if a tenant's person has used its part of the loop's time.
+    pub fn is_over_time(&self, number: TenantNumber) -> bool {
+        let person = self.limited_person(number);
+        person.is_some_and(|person| self.loop_time.is_over(person, Instant::now()))
+    }
+
+    /// Charges a tenant's person for work since `begin`.
+    pub fn charge_work(&mut self, number: TenantNumber, begin: Instant) {
+        self.turn.skip(processor_time());
+        if let Some(person) = self.limited_person(number) {
+            let now = Instant::now();
+            self.loop_time.charge_work(person, now - begin, now);
+        }
+    }
+
     /// Polls suspended descriptors again that are due.
     pub fn resume(&mut self) {
         for token in self.loop_time.take_due(Instant::now()) {
