@@ -6,7 +6,7 @@
 
 use super::{RECONNECT_PAUSE, Session, faults};
 use crate::TenantError;
-use crate::connection::{self, connect_next, try_send};
+use crate::connection::{connect_next, request_contract, try_send};
 use crate::outage::MAX_OUTAGE;
 use host::seqpacket::{self, Received};
 use protocol::{ChannelNumber, DaemonEvent, TenantRequest, decode};
@@ -49,8 +49,7 @@ impl Session {
     /// contract from the next one.
     pub(super) fn join_again(&mut self) -> Result<(), TenantError> {
         let next = connect_next(&self.path, Instant::now())?;
-        let (connection, (event, fds)) =
-            connection::request_contract(&self.path, next, &self.join)?;
+        let (connection, (event, fds)) = request_contract(&self.path, next, &self.join)?;
         let DaemonEvent::Admitted { tenant, terms, .. } = event else {
             return Err(TenantError::OtherBuild);
         };
@@ -67,8 +66,8 @@ impl Session {
         Ok(())
     }
 
-    /// Presents the resume token to a daemon, and waits neither for the reply nor for room in the daemon's queue. Returns false
-    /// until the daemon has replied and has every channel: a daemon may listen at a socket long before it
+    /// Presents the resume token to a daemon, and waits neither for the reply nor for room for a message. Returns false
+    /// until the daemon has replied and every channel is sent: a daemon may listen at a socket long before it
     /// serves it. The session keeps a connection that the daemon has accepted, since to disconnect ends the
     /// contract. Only a reply that the daemon has no such contract is an error.
     pub(super) fn resume(&mut self) -> Result<bool, &'static str> {
@@ -99,11 +98,8 @@ impl Session {
                 continue;
             };
             let fds = [kept.memory.as_fd(), kept.server_bell.as_fd()];
-            match try_send(
-                &resumption.connection,
-                &TenantRequest::Channel(number),
-                &fds,
-            ) {
+            let request = TenantRequest::Channel(number);
+            match try_send(&resumption.connection, &request, &fds) {
                 Ok(()) => {}
                 Err(why) if TenantError::Silent(why).is_end() => return Ok(false),
                 Err(_) => {
@@ -199,7 +195,7 @@ impl Session {
             };
             let fds = [kept.memory.as_fd(), kept.server_bell.as_fd()];
             let request = TenantRequest::Channel(*number);
-            connection::try_send(connection, &request, &fds).is_err()
+            try_send(connection, &request, &fds).is_err()
         });
     }
 }
@@ -312,6 +308,43 @@ mod tests {
         };
         assert_eq!(guaranteed(changed), 4_096);
         assert_eq!(guaranteed(unpaged(0)), 12_288);
+    }
+
+    #[test]
+    fn channels_wait_for_a_daemon_that_does_not_read() {
+        const CHANNELS: u32 = 40;
+        let bell = || eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+        let (own, daemon) = seqpacket::pair().unwrap();
+        // Room for a few messages.
+        rustix::net::sockopt::set_socket_send_buffer_size(&own, 4096).unwrap();
+        let mut session = disconnected_session(Path::new("/nowhere"));
+        session.channels.extend((0..CHANNELS).map(|number| {
+            let (memory, server_bell) = (bell(), bell());
+            let kept = KeptChannel {
+                memory,
+                server_bell,
+            };
+            (number, kept)
+        }));
+        session.resuming = Some(Resumption {
+            connection: own,
+            is_admitted: true,
+            unsent: (0..CHANNELS).collect(),
+        });
+        let (read, is_to_read) = std::sync::mpsc::channel();
+        let daemon = std::thread::spawn(move || {
+            is_to_read.recv_timeout(Duration::from_secs(20)).unwrap();
+            (0..CHANNELS).all(|number| {
+                let message = seqpacket::receive(&daemon, RecvFlags::empty()).unwrap();
+                decode(message.as_slice()) == Some(TenantRequest::Channel(number))
+            })
+        });
+        assert_eq!(session.resume(), Ok(false));
+        read.send(()).unwrap();
+        while session.resume() == Ok(false) {
+            std::thread::yield_now();
+        }
+        assert!(session.connection.is_some() && daemon.join().unwrap());
     }
 
     #[test]
