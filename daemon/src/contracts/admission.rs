@@ -97,10 +97,10 @@ impl Contracts {
     fn admit(&mut self, request: &JoinRequest) -> Result<(), Refusal> {
         let JoinRequest { token, terms, .. } = *request;
         let number = self.frames.tenants.next_number();
-        let mut tenant = self.new_tenant(token, request.resume_token, &request.name, terms)?;
         if !request.is_retry {
-            self.count_change(&tenant)?;
+            self.count_change(token)?;
         }
+        let mut tenant = self.new_tenant(token, request.resume_token, &request.name, terms)?;
         self.check_new_tenant(&tenant, &terms)?;
         let placement = placement(request.place);
         // Frames that the machine does not have are refused now, not by a fault.
@@ -179,12 +179,12 @@ impl Contracts {
         Ok(())
     }
 
-    /// Counts a request for a contract as a change, whose rate is limited for each user.
-    fn count_change(&mut self, tenant: &Tenant) -> Result<(), Refusal> {
-        let limits = &mut self.frames.tenants.connections.user_limits;
-        limits
-            .over_change_rate(tenant.record.uid)
-            .map_or(Ok(()), Err)
+    /// Counts a request for a contract, also one that is refused, as a change, whose rate is limited for each user.
+    fn count_change(&mut self, token: u64) -> Result<(), Refusal> {
+        let connections = &mut self.frames.tenants.connections;
+        let uid = connections.requesting(token)?.identity.uid;
+        let why = connections.user_limits.over_change_rate(uid);
+        why.map_or(Ok(()), Err)
     }
 
     /// A tenant for the peer of a connection, if the policy allows its request.
@@ -379,8 +379,8 @@ impl Contracts {
         let number = self.frames.tenants.next_number();
         // Never presented: the client of a file makes a new request after a restart.
         let resume_token = ResumeToken::draw()?;
+        self.count_change(token)?;
         let mut tenant = self.new_tenant(token, resume_token, name, terms)?;
-        self.count_change(&tenant)?;
         let backing = crate::backing::file(fd, &self.disk.swap)?;
         // Before the disk admits the client: nothing fails after that.
         let doorbell = tenant.share_doorbell()?;

@@ -15,6 +15,8 @@ use tenant::{LinkedTenant, RevocationPolicy};
 /// Connections of one flood, and requests that each sends.
 const CONNECTIONS: usize = 400;
 const REQUESTS: usize = 8;
+/// Requests of [`refused`]: more than a user may send at once.
+const REFUSED: usize = 200;
 /// Connections that [`leak`] makes one after the other: several times as many as the daemon has descriptors.
 const CYCLES: usize = 5_000;
 
@@ -137,6 +139,20 @@ pub fn storm(path: &Path, seed: u64) {
         if rng.below(2) == 0 && kept.len() < 900 {
             kept.push(connection);
         }
+    }
+}
+
+/// Requests contracts that the policy refuses, and counts the requests that are refused for their rate.
+pub fn refused(path: &Path) {
+    let connection = connect(path);
+    for _ in 0..REFUSED {
+        let request = contract_request("refused", "1M", "10ms/250ms", 4);
+        let join = join(ResumeToken::draw().unwrap(), request);
+        send_request(&connection, &join, &[]);
+        let Some((DaemonEvent::Refused(why), _)) = receive_event(&connection) else {
+            panic!("not refused");
+        };
+        count(u64::from(why.contains("changes a second")));
     }
 }
 

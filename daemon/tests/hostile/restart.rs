@@ -322,6 +322,21 @@ fn connections_behind_a_descriptor_whose_close_blocks_take_no_more_than_a_person
 }
 
 #[test]
+fn requests_that_the_policy_refuses_count_as_changes() {
+    if !rustix::process::getuid().is_root() {
+        return println!("SKIPPED: the daemon's own user may have any contract");
+    }
+    let machine = Machine::start();
+    let mut stranger = machine.spawn(Role::Refused, 0, STRANGERS.start, "refused");
+    assert!(
+        stranger.wait().unwrap().success(),
+        "{}",
+        machine.outputs("refused")
+    );
+    machine.await_count(1);
+}
+
+#[test]
 fn a_process_outside_the_daemons_pid_namespace_is_refused_with_the_reason() {
     if !rustix::process::getuid().is_root() {
         return println!("SKIPPED: a PID namespace needs root");

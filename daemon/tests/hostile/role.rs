@@ -36,9 +36,10 @@ pub enum Role {
     Bequeaths,
     Leaks,
     Reopens,
+    Refused,
 }
 
-const ROLES: [Role; 25] = [
+const ROLES: [Role; 26] = [
     Role::Daemon,
     Role::Fuzz,
     Role::Scribble,
@@ -64,6 +65,7 @@ const ROLES: [Role; 25] = [
     Role::Bequeaths,
     Role::Leaks,
     Role::Reopens,
+    Role::Refused,
 ];
 
 const ROLE: &str = "SELFPAGE_TEST_ROLE";
@@ -109,6 +111,7 @@ pub fn play(role: Role) {
         Role::Returns => restart::returns(&socket, 0),
         Role::Bells => leaving::keep_bells(&socket),
         Role::Bequeaths => honest::bequeath(&folder.join("read"), &socket),
+        Role::Refused => flood::refused(&socket),
         Role::Leaks => flood::leak(&socket),
         Role::Reopens => restart::reopens(&socket, &folder.join("go")),
         Role::Reserves => restart::reserves(&socket),
