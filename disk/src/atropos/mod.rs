@@ -334,30 +334,41 @@ impl<T: Trace> Atropos<T> {
 
     /// Completes a transaction, failed or not, `elapsed` after it was handed to the device.
     pub fn complete(&mut self, now: Time, ticket: InFlightId, elapsed: Nanos) {
+        self.end(now, ticket, Some(elapsed));
+    }
+
+    /// Ends a transaction that was not carried out, since what had submitted it is gone: its client is not charged.
+    pub fn cancel(&mut self, now: Time, ticket: InFlightId) {
+        self.end(now, ticket, None);
+    }
+
+    fn end(&mut self, now: Time, ticket: InFlightId, elapsed: Option<Nanos>) {
         let Some(flight) = self.in_flight.take(ticket) else {
             return;
         };
         self.charge_laxity(now);
         // A transaction as large as the bound had the disk to itself.
         let alone = flight.job.cost >= self.bound;
-        match alone {
-            true if self.bound == Nanos::ZERO => {
+        match elapsed {
+            Some(elapsed) if alone && self.bound == Nanos::ZERO => {
                 self.queues.correction.alone(elapsed, flight.job.cost)
             }
-            true => self.queues.correction.unsaturated(),
-            false => self
-                .queues
-                .correction
-                .shared(now, flight.started, flight.job.cost),
+            Some(_) if !alone => {
+                self.queues
+                    .correction
+                    .shared(now, flight.started, flight.job.cost)
+            }
+            _ => self.queues.correction.unsaturated(),
         }
         let at = flight.client;
         let client = &mut self.queues.clients[at];
         let most = CostCorrection::most(flight.job.cost).max(client.contract.slice);
-        let charge = if alone {
-            elapsed.min(most)
-        } else {
-            flight.charge
+        let charge = match elapsed {
+            None => Nanos::ZERO,
+            Some(elapsed) if alone => elapsed.min(most),
+            Some(_) => flight.charge,
         };
+        let elapsed = elapsed.unwrap_or_default();
         client.in_flight -= 1;
         client.totals.transactions += 1;
         client.totals.modelled += flight.job.cost;

@@ -244,10 +244,12 @@ impl EventLoop {
         let id = ConnectionId::unpack(start.job.tag);
         let progress = self.serve_first(id, start, now);
         let done = self.now();
-        if !matches!(progress, Some(Progress::Waits { .. })) {
-            let elapsed = Nanos(done.0 - now.0);
-            let schedule = &mut self.service.issuer.schedule;
-            schedule.complete(done, start.ticket, elapsed);
+        let schedule = &mut self.service.issuer.schedule;
+        match progress {
+            Some(Progress::Waits { .. }) => {}
+            Some(_) => schedule.complete(done, start.ticket, Nanos(done.0 - now.0)),
+            // Requests of connections that were closed cost the others nothing.
+            None => schedule.cancel(done, start.ticket),
         }
         self.connections.activate(id.slot);
         if progress.is_some_and(|progress| progress != Progress::Blocked) {
