@@ -333,7 +333,10 @@ impl Host {
             Request::Allocate(request) if request.permit.pages == 0 => {
                 Err("a permit is for one page at least".to_owned())
             }
-            Request::Allocate(request) => request.permit.qos.check().map_err(|why| why.to_string()),
+            Request::Allocate(request) => {
+                let checked = request.permit.check_contract();
+                checked.map_err(|why| why.to_string())
+            }
             _ => Ok(()),
         };
         if let Err(text) = contract {

@@ -20,7 +20,7 @@ pub use report::{CapacityUpdate, ServerReport};
 
 use crate::identity::{Epoch, HostId, Incarnation, ObjectId, RequestId};
 use crate::lease::LeaseTable;
-use crate::permit::{Permit, PermitId};
+use crate::permit::{MAX_LAXITY, MAX_PERIOD, Permit, PermitId};
 use disk::atropos::{DiskContract, Utilization};
 use objects::StoredObject;
 use serde::{Deserialize, Serialize};
@@ -59,6 +59,20 @@ pub struct PermitRequest {
     pub pages: u64,
     /// The client's contract for the server's time.
     pub qos: DiskContract,
+}
+
+impl PermitRequest {
+    /// Checks the contract by itself.
+    ///
+    /// # Errors
+    /// [`AllocateError`] where no server takes it, whatever else it has promised.
+    pub fn check_contract(&self) -> Result<(), AllocateError> {
+        self.qos.check()?;
+        if self.qos.period > MAX_PERIOD || self.qos.laxity > MAX_LAXITY {
+            return Err(AllocateError::LongContract(self.qos));
+        }
+        Ok(())
+    }
 }
 
 /// Something for the server's daemon to do.
@@ -237,7 +251,7 @@ impl ServerCapacity {
             }
             return Ok(grant.permit);
         }
-        request.qos.check()?;
+        request.check_contract()?;
         self.check_pages(request.pages)?;
         self.check_time(request.id.client, request.qos)?;
         // An earlier incarnation's late request would get a permit that never ends.

@@ -7,11 +7,19 @@
 
 use crate::identity::{Epoch, HostId, Incarnation, ObjectId};
 use disk::atropos::DiskContract;
+use disk::time::Nanos;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// Most paging objects of a server, which its permits divide by their pages.
 pub const MAX_OBJECTS: u64 = 1 << 16;
+
+/// The longest period of a contract for a server's time. A server may give a slice in one piece, or keep idle for it, and
+/// the slack of other clients waits for as long: half a second at most, where a client gives a server up after 3 s.
+pub const MAX_PERIOD: Nanos = Nanos::seconds(1);
+
+/// The longest laxity: that of Self-Paging's measurements (section 7.2).
+pub const MAX_LAXITY: Nanos = Nanos::millis(10);
 
 /// A permit's name. Its server never uses a number twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

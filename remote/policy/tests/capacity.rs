@@ -3,6 +3,8 @@
 mod common;
 
 use common::{SECOND, config, epoch, incarnation, object, request, slice};
+use disk::atropos::DiskContract;
+use disk::time::Nanos;
 use selfpage_remote_policy::capacity::{
     AllocateError, CapacityAction, EndOfPermit, EpochError, ObjectError, PermitRequest,
     ServerCapacity,
@@ -102,6 +104,33 @@ fn slices_of_time_are_promised_once_and_to_no_client_more_than_half() {
         assert!(matches!(error, AllocateError::Time { .. }), "{error}");
     }
     server.allocate(broker, &ask(8, 2, 40)).unwrap();
+}
+
+#[test]
+fn a_contract_that_keeps_the_server_from_others_for_long_is_refused() {
+    let (mut server, broker) = server();
+    let mut ask = |number, qos| {
+        let contract = request(incarnation(7, 0), number, 1);
+        server.allocate(broker, &PermitRequest { qos, ..contract })
+    };
+    let longest = DiskContract {
+        laxity: Nanos::millis(10),
+        ..DiskContract::new(Nanos::millis(1), Nanos::seconds(1))
+    };
+    ask(1, longest).unwrap();
+    let long_period = DiskContract {
+        period: Nanos(longest.period.0 + 1),
+        ..longest
+    };
+    let long_laxity = DiskContract {
+        laxity: Nanos(longest.laxity.0 + 1),
+        ..longest
+    };
+    for (number, qos) in [(2, long_period), (3, long_laxity)] {
+        let text = ask(number, qos).unwrap_err().to_string();
+        let names = |bound: Nanos| text.contains(&format!("{bound}"));
+        assert!(names(longest.period) && names(longest.laxity), "{text}");
+    }
 }
 
 #[test]

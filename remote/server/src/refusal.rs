@@ -31,7 +31,9 @@ impl From<AllocateError> for Refusal {
             AllocateError::NoPermit(_) | AllocateError::Ended(_) | AllocateError::Leased { .. } => {
                 Status::NoPermit
             }
-            AllocateError::Contract(_) | AllocateError::Written { .. } => Status::Invalid,
+            AllocateError::Contract(_)
+            | AllocateError::LongContract(_)
+            | AllocateError::Written { .. } => Status::Invalid,
         };
         Self::new(status, why.to_string())
     }

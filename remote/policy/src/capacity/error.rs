@@ -1,8 +1,8 @@
 //! Why a server refuses an operation on its capacity.
 
 use crate::identity::{Epoch, Incarnation, ObjectId};
-use crate::permit::PermitId;
-use disk::atropos::{AdmissionError, Utilization};
+use crate::permit::{MAX_LAXITY, MAX_PERIOD, PermitId};
+use disk::atropos::{AdmissionError, DiskContract, Utilization};
 
 /// An operation of an epoch that does not hold the server's capacity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -26,6 +26,12 @@ pub enum AllocateError {
     /// The contract for the server's time contradicts itself.
     #[error(transparent)]
     Contract(#[from] AdmissionError),
+    /// The contract would keep the server from other clients for too long at a time.
+    #[error(
+        "{0} keeps the server from other clients for too long at a time: ask for a period of at most {MAX_PERIOD} and a laxity of \
+         at most {MAX_LAXITY}"
+    )]
+    LongContract(DiskContract),
     /// The pages are not there.
     #[error(
         "cannot grant {asked} pages: {there} can be lent; of {owned} pages the server's own processes use {local} and {granted} are \
