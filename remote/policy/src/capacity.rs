@@ -24,7 +24,7 @@ use crate::permit::{MAX_LAXITY, MAX_PERIOD, Permit, PermitId};
 use disk::atropos::{DiskContract, Utilization};
 use objects::StoredObject;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 /// The most of a server's time that is promised to one client: its writes have two copies by default, so half leaves
@@ -76,7 +76,7 @@ impl PermitRequest {
 }
 
 /// Something for the server's daemon to do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum CapacityAction {
     /// Send the client its permit, which was rewritten with fewer pages.
     SendRewritten(Permit),
@@ -100,6 +100,8 @@ pub enum CapacityAction {
     Destroy {
         /// The permit as it was.
         permit: Permit,
+        /// The objects under it.
+        objects: BTreeSet<ObjectId>,
         /// Why it is void.
         cause: EndOfPermit,
     },
@@ -124,7 +126,8 @@ struct Grant {
     permit: Permit,
     request: RequestId,
     written_pages: u64,
-    objects: u64,
+    /// Those created under it: what ends with it is found without a pass over the others of the server.
+    objects: BTreeSet<ObjectId>,
     /// The last reallocation, so that a copy of it that arrives again changes nothing.
     rewritten_by: Option<RequestId>,
     revocation: Option<PendingRevocation>,
@@ -273,7 +276,7 @@ impl ServerCapacity {
             permit,
             request: request.id,
             written_pages: 0,
-            objects: 0,
+            objects: BTreeSet::new(),
             rewritten_by: None,
             revocation: None,
             present_by: Some(lease),

@@ -11,6 +11,7 @@ use selfpage_remote_policy::capacity::{
 };
 use selfpage_remote_policy::identity::{Epoch, RequestId};
 use selfpage_remote_policy::permit::{MAX_OBJECTS, Permit};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 /// A server of 1000 pages, obeying epoch 1 of host 1, that has had contact with client 7.
@@ -28,6 +29,16 @@ fn permit(server: &mut ServerCapacity, broker: Epoch, number: u64, pages: u64) -
     server
         .allocate(broker, &request(incarnation(7, 0), number, pages))
         .unwrap()
+}
+
+/// What ends a permit without objects.
+fn end_of(permit: Permit, cause: EndOfPermit) -> CapacityAction {
+    let objects = BTreeSet::new();
+    CapacityAction::Destroy {
+        permit,
+        objects,
+        cause,
+    }
 }
 
 #[test]
@@ -139,13 +150,7 @@ fn permits_die_with_their_incarnation_or_with_its_lease() {
     let first = permit(&mut server, broker, 1, 10);
     let actions = server.on_contact(incarnation(7, 1), SECOND).unwrap();
     let cause = EndOfPermit::Restarted;
-    assert_eq!(
-        actions,
-        [CapacityAction::Destroy {
-            permit: first,
-            cause
-        }]
-    );
+    assert_eq!(actions, [end_of(first, cause)]);
     let late = server
         .allocate(broker, &request(incarnation(7, 0), 1, 10))
         .unwrap_err();
@@ -157,13 +162,7 @@ fn permits_die_with_their_incarnation_or_with_its_lease() {
         .unwrap();
     assert_eq!(server.on_timer(30 * SECOND), []);
     let cause = EndOfPermit::Expired;
-    assert_eq!(
-        server.on_timer(31 * SECOND),
-        [CapacityAction::Destroy {
-            permit: second,
-            cause
-        }]
-    );
+    assert_eq!(server.on_timer(31 * SECOND), [end_of(second, cause)]);
     assert_eq!(server.granted_pages(), 0);
 }
 
@@ -194,16 +193,36 @@ fn a_permit_that_its_client_does_not_present_ends_whatever_else_the_client_asks(
     assert_eq!(server.on_timer(49 * SECOND), []);
     assert_eq!(server.next_timer(49 * SECOND), Some(50 * SECOND));
     let cause = EndOfPermit::Expired;
-    assert_eq!(
-        server.on_timer(50 * SECOND),
-        [CapacityAction::Destroy {
-            permit: lost,
-            cause
-        }]
-    );
+    assert_eq!(server.on_timer(50 * SECOND), [end_of(lost, cause)]);
     server.on_contact(client, 60 * SECOND).unwrap();
     assert_eq!(server.on_timer(80 * SECOND), []);
     assert_eq!(server.granted_pages(), 10);
+}
+
+#[test]
+fn a_permit_ends_with_its_own_objects() {
+    let (mut server, broker) = server();
+    let [first, second] = [1, 2].map(|number| permit(&mut server, broker, number, 10));
+    let of_first = [1, 3].map(|number| object(7, number));
+    for (permit, object) in [
+        (first, of_first[0]),
+        (second, object(7, 2)),
+        (first, of_first[1]),
+    ] {
+        server.create(permit.id, object, SECOND).unwrap();
+    }
+    server.create(first.id, object(7, 4), SECOND).unwrap();
+    server.terminate(object(7, 4));
+    assert_eq!(
+        [first, second].map(|permit| server.objects_under(permit.id)),
+        [2, 1]
+    );
+    let Some(CapacityAction::Destroy { objects, .. }) = server.release(first.id) else {
+        panic!("the permit was there")
+    };
+    assert_eq!(objects, BTreeSet::from(of_first));
+    let is_there = [1, 2, 3].map(|number| server.discard(object(7, number), 0).is_ok());
+    assert_eq!(is_there, [false, true, false]);
 }
 
 #[test]
@@ -279,7 +298,7 @@ fn an_ignored_abdicate_request_becomes_a_revocation_and_that_has_a_deadline() {
     assert_eq!(server.on_timer(5 * SECOND), [revoke]);
     assert_eq!(server.on_timer(9 * SECOND), []);
     let destroyed = server.on_timer(10 * SECOND);
-    let is_revoked = |action: &CapacityAction| matches!(action, CapacityAction::Destroy { permit: gone, cause: EndOfPermit::Revoked } if gone.id == permit.id);
+    let is_revoked = |action: &CapacityAction| matches!(action, CapacityAction::Destroy { permit: gone, cause: EndOfPermit::Revoked, .. } if gone.id == permit.id);
     assert!(
         destroyed.len() == 1 && destroyed.iter().all(is_revoked),
         "{destroyed:?}"

@@ -8,9 +8,10 @@ use crate::page_service::PageService;
 use disk::time::Time;
 use remote_policy::capacity::{CapacityAction, EndOfPermit};
 use remote_policy::identity::{Incarnation, ObjectId};
-use remote_policy::permit::{Permit, PermitId};
+use remote_policy::permit::Permit;
 use remote_wire::control::{self, ServerNotice, VoidCause};
 use remote_wire::{Header, Kind};
+use std::collections::BTreeSet;
 
 /// Enforces what the capacity demands.
 pub(crate) struct Enforcer<'a> {
@@ -46,12 +47,16 @@ impl Enforcer<'_> {
                         self.notify(held.client, notice);
                     }
                 }
-                CapacityAction::Destroy { permit, cause } => self.destroy(permit, cause),
+                CapacityAction::Destroy {
+                    permit,
+                    objects,
+                    cause,
+                } => self.destroy(permit, &objects, cause),
             }
         }
     }
 
-    fn destroy(&mut self, permit: Permit, cause: EndOfPermit) {
+    fn destroy(&mut self, permit: Permit, objects: &BTreeSet<ObjectId>, cause: EndOfPermit) {
         for job in self.service.issuer.on_destroyed(permit.id, self.now) {
             let id = ConnectionId::unpack(job.tag);
             if let Some(connection) = self.connections.find(id) {
@@ -60,8 +65,8 @@ impl Enforcer<'_> {
             }
             self.connections.activate(id.slot);
         }
-        for object in self.objects_under(permit.id) {
-            self.service.remove(object);
+        for object in objects {
+            self.service.remove_under(permit.id, *object);
         }
         for connection in self.connections.iter_mut() {
             connection.presented.remove(&permit.id);
@@ -87,14 +92,6 @@ impl Enforcer<'_> {
             };
             self.notify(permit.client, notice);
         }
-    }
-
-    fn objects_under(&self, permit: PermitId) -> Vec<ObjectId> {
-        let objects = self.service.objects.iter();
-        objects
-            .filter(|object| object.permit == permit)
-            .map(|object| object.id)
-            .collect()
     }
 
     /// Sends a notice on every connection of a client that has room for it.

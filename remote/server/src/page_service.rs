@@ -315,12 +315,18 @@ impl PageService {
     /// Ends an object. Its pages are freed in the turns that follow.
     pub fn terminate(&mut self, id: ObjectId) {
         self.issuer.capacity_mut().terminate(id);
-        self.remove(id);
+        self.objects.remove(id);
     }
 
-    /// Removes an object that the capacity does not know any more.
-    pub fn remove(&mut self, id: ObjectId) {
-        self.objects.remove(id);
+    /// Removes an object that ended with its permit. One that its client has created again under another since stays.
+    pub fn remove_under(&mut self, permit: PermitId, id: ObjectId) {
+        let there = self
+            .objects
+            .find(id)
+            .and_then(|slot| self.objects.get(slot));
+        if there.is_some_and(|object| object.permit == permit) {
+            self.objects.remove(id);
+        }
     }
 
     /// Frees some pages of removed objects.

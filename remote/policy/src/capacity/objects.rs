@@ -65,7 +65,7 @@ impl ServerCapacity {
         if other || !grant.permit.covers(object) {
             return Err(ObjectError::NotCovered { permit, object });
         }
-        let objects = grant.objects;
+        let objects = grant.objects.len() as u64;
         let most = most_objects(grant.permit.granted_pages, self.owned_pages);
         if objects >= most && !self.objects.contains_key(&object) {
             return Err(ObjectError::Objects { permit, objects });
@@ -79,9 +79,15 @@ impl ServerCapacity {
         };
         if let Entry::Vacant(free) = self.objects.entry(object) {
             free.insert(new);
-            grant.objects += 1;
+            grant.objects.insert(object);
         }
         Ok(())
+    }
+
+    /// How many objects are under a permit.
+    pub fn objects_under(&self, permit: PermitId) -> usize {
+        let grant = self.grants.get(&permit);
+        grant.map_or(0, |grant| grant.objects.len())
     }
 
     /// Counts a write of `new_pages` that were not written before, and of any number that were.
@@ -156,7 +162,7 @@ impl ServerCapacity {
         };
         if let Some(grant) = self.grants.get_mut(&stored.permit) {
             grant.written_pages -= stored.written_pages;
-            grant.objects -= 1;
+            grant.objects.remove(&object);
         }
     }
 }

@@ -93,11 +93,18 @@ impl ServerCapacity {
     }
 
     fn destroy(&mut self, id: PermitId, cause: EndOfPermit) -> Option<CapacityAction> {
-        let grant = self.grants.remove(&id)?;
-        self.objects.retain(|_, stored| stored.permit != id);
+        let Grant {
+            permit, objects, ..
+        } = self.grants.remove(&id)?;
+        for object in &objects {
+            self.objects.remove(object);
+        }
         self.serial += 1;
-        let permit = grant.permit;
-        Some(CapacityAction::Destroy { permit, cause })
+        Some(CapacityAction::Destroy {
+            permit,
+            objects,
+            cause,
+        })
     }
 
     fn destroy_all_of(&mut self, client: Incarnation, cause: EndOfPermit) -> Vec<CapacityAction> {
