@@ -5,7 +5,7 @@
 //!
 //! | module | what it is |
 //! |---|---|
-//! | `protocol`, `bounded_list`, `frame`, `link` | the messages, how they go on a stream, and the one place that connects |
+//! | `protocol`, `frame`, `link` | the messages, how they go on a stream, and the one place that connects |
 //! | `host` | the task of a host, which owns what follows |
 //! | `seat`, `etcd` | what decides which host has the broker: the tournament, or a lease in etcd |
 //! | `permits`, `uses` | the broker's desk: clients' requests and servers' answers; what clients report of their use |
@@ -23,7 +23,6 @@
 //! - What decides goes over connections; datagrams only say which addresses are worth one.
 
 mod address_limit;
-mod bounded_list;
 pub mod client;
 mod directory;
 pub mod discovery;

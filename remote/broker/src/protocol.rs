@@ -8,7 +8,7 @@
 //! Rule: a name in a message that decides something (an epoch, a request's client) is compared with the
 //! sender's Hello; what a link with keys proves is proved for all messages of it.
 
-use crate::bounded_list;
+use remote_policy::bounded_list;
 use remote_policy::broker::{AllocationRequest, ReallocationRequest, Refusal, ServerAnswer};
 use remote_policy::capacity::{CapacityUpdate, PermitRequest, ServerReport};
 use remote_policy::election;

@@ -13,7 +13,8 @@ mod record;
 mod servers;
 
 pub use message::{
-    AllocationRequest, BrokerAction, ReallocationRequest, Refusal, ServerAnswer, UpdateOutcome,
+    AllocationRequest, BrokerAction, MAX_CHOICES, ReallocationRequest, Refusal, ServerAnswer,
+    UpdateOutcome,
 };
 
 use crate::capacity::{CapacityUpdate, PermitRequest, ServerReport};

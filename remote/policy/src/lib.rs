@@ -18,6 +18,7 @@
 //! simulation of thousands of hosts and a model checker run the code that the daemons run. What
 //! goes over the wire is serializable; what an action means is its daemon's.
 
+pub mod bounded_list;
 pub mod broker;
 pub mod capacity;
 pub mod election;

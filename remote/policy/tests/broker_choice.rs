@@ -5,7 +5,7 @@ mod common;
 use common::{config, epoch, incarnation, request};
 use proptest::prelude::*;
 use selfpage_remote_policy::broker::{
-    AllocationRequest, Broker, BrokerAction, ReallocationRequest, ServerAnswer,
+    AllocationRequest, Broker, BrokerAction, MAX_CHOICES, ReallocationRequest, ServerAnswer,
 };
 use selfpage_remote_policy::capacity::{AllocateError, ServerCapacity};
 use selfpage_remote_policy::identity::{HostId, RequestId};
@@ -171,4 +171,21 @@ proptest! {
             }
         }
     }
+}
+
+#[test]
+fn a_request_with_more_servers_than_a_client_chooses_among_is_no_message() {
+    let read = |hints: usize, exclude: usize| {
+        let hosts = |count| (0..count as u64).map(HostId);
+        let sent = AllocationRequest {
+            permit: request(incarnation(7, 0), 1, 1),
+            hints: hosts(hints).collect(),
+            exclude: hosts(exclude).collect(),
+        };
+        let bytes = postcard::to_stdvec(&sent).unwrap();
+        let read = postcard::from_bytes::<AllocationRequest>(&bytes);
+        read.is_ok_and(|read| read == sent)
+    };
+    assert!(read(MAX_CHOICES, MAX_CHOICES));
+    assert!(!read(MAX_CHOICES + 1, 0) && !read(0, MAX_CHOICES + 1));
 }

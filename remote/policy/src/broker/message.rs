@@ -3,11 +3,15 @@
 //! From *Adaptive Remote Paging for Mobile Computers*, sections 3.2 (d, e) and 3.5: the allocation
 //! and update protocols.
 
+use crate::bounded_list;
 use crate::capacity::{CapacityUpdate, PermitRequest};
 use crate::identity::{Epoch, HostId, RequestId};
 use crate::permit::{Permit, PermitId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
+
+/// Most servers that a client prefers, and most that it does not want: several times those that it can be connected to.
+pub const MAX_CHOICES: usize = 1024;
 
 /// A client's request for a new permit.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -15,8 +19,10 @@ pub struct AllocationRequest {
     /// What a server needs of it.
     pub permit: PermitRequest,
     /// Servers that the client prefers, the best first: those near it.
+    #[serde(deserialize_with = "bounded_list::deserialize::<MAX_CHOICES, _, _>")]
     pub hints: Vec<HostId>,
     /// Servers that it does not want: they hold other copies of its objects, or serve it badly.
+    #[serde(deserialize_with = "bounded_list::deserialize::<MAX_CHOICES, _, _>")]
     pub exclude: BTreeSet<HostId>,
 }
 

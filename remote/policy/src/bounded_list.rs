@@ -7,16 +7,18 @@ use serde::{Deserialize, Deserializer};
 use std::fmt;
 use std::marker::PhantomData;
 
-/// A list of at most `MOST` items.
+/// A list, or a set, of at most `MOST` items.
 ///
 /// # Errors
 /// As the format has them, and where there are more.
-pub fn deserialize<'de, const MOST: usize, T, D>(from: D) -> Result<Vec<T>, D::Error>
+pub fn deserialize<'de, const MOST: usize, C, D>(from: D) -> Result<C, D::Error>
 where
-    T: Deserialize<'de>,
+    C: FromIterator<C::Item> + IntoIterator,
+    C::Item: Deserialize<'de>,
     D: Deserializer<'de>,
 {
-    from.deserialize_seq(ListVisitor::<MOST, T>(PhantomData))
+    let list = from.deserialize_seq(ListVisitor::<MOST, C::Item>(PhantomData))?;
+    Ok(list.into_iter().collect())
 }
 
 struct ListVisitor<const MOST: usize, T>(PhantomData<T>);
