@@ -52,9 +52,12 @@ impl PermitDesk {
         }
     }
 
-    /// Forgets clients that wait no more, and uses that nothing was heard of.
+    /// A period has passed: forgets clients that wait no more, their requests, and uses that nothing was heard of.
     pub fn forget_abandoned(&mut self) {
         self.waiting.retain(|_, reply| !reply.is_closed());
+        if let Some(broker) = &mut self.broker {
+            broker.forget_abandoned(|id| self.waiting.contains_key(id));
+        }
         self.uses.forget_old();
     }
 

@@ -37,6 +37,9 @@ struct PendingAllocation {
 /// A server that has not answered when a client asks again so many times is passed over.
 const SILENT: u8 = 3;
 
+/// Periods after which a request is forgotten that no client waits for: 5 s. A client that waits asks again within 2 s.
+const ABANDONED: u8 = 25;
+
 /// A broker of one epoch.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Broker {
@@ -44,6 +47,8 @@ pub struct Broker {
     servers: ServerTable,
     allocations: BTreeMap<RequestId, PendingAllocation>,
     reallocations: BTreeMap<RequestId, ReallocationRequest>,
+    /// Those of both that no client waits for, and since how many periods.
+    abandoned: BTreeMap<RequestId, u8>,
 }
 
 impl Broker {
@@ -54,6 +59,7 @@ impl Broker {
             servers: ServerTable::default(),
             allocations: BTreeMap::new(),
             reallocations: BTreeMap::new(),
+            abandoned: BTreeMap::new(),
         }
     }
 
@@ -227,6 +233,29 @@ impl Broker {
             }
             // The server has not received the claim of this epoch yet: its report is the answer to that.
             ServerAnswer::WrongEpoch { .. } => Vec::new(),
+        }
+    }
+
+    /// A period has passed. A request that no client has waited for since [`ABANDONED`] periods is forgotten, and its
+    /// pages are free again: its server may never answer.
+    pub fn forget_abandoned(&mut self, is_awaited: impl Fn(&RequestId) -> bool) {
+        let pending = self.allocations.keys().chain(self.reallocations.keys());
+        let alone = pending.filter(|id| !is_awaited(id));
+        let periods = |id| self.abandoned.get(id).map_or(1, |periods| periods + 1);
+        let (forgotten, abandoned) = alone
+            .map(|id| (*id, periods(id)))
+            .partition(|(_, periods)| *periods > ABANDONED);
+        self.abandoned = abandoned;
+        let forgotten: BTreeMap<RequestId, u8> = forgotten;
+        for id in forgotten.keys() {
+            self.reallocations.remove(id);
+            if let Some(PendingAllocation {
+                request, server, ..
+            }) = self.allocations.remove(id)
+            {
+                let pages = request.permit.pages;
+                self.servers.on_refused(server, pages, false);
+            }
         }
     }
 

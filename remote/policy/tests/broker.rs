@@ -9,6 +9,7 @@ use selfpage_remote_policy::broker::{
 };
 use selfpage_remote_policy::capacity::{AllocateError, ServerCapacity};
 use selfpage_remote_policy::identity::{Epoch, HostId, Incarnation, RequestId};
+use selfpage_remote_policy::permit::PermitId;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -346,4 +347,42 @@ fn a_permit_of_another_server_in_an_answer_is_a_refusal() {
     else {
         panic!("expected a request of the other server: {actions:?}");
     };
+}
+
+#[test]
+fn a_request_that_no_client_waits_for_is_forgotten_with_its_pages() {
+    const LONG: usize = 100;
+    let mut machines = Machines::new(&[1000]);
+    let server = HostId(1);
+    let request = allocation(1, 500);
+    let id = request.permit.id;
+    let forwarded = machines.broker.allocate(request.clone());
+    let larger = ReallocationRequest {
+        id: RequestId { number: 2, ..id },
+        permit: PermitId { server, number: 9 },
+        pages: 10,
+    };
+    machines.broker.reallocate(larger);
+    (0..LONG).for_each(|_| machines.broker.forget_abandoned(|_| true));
+    let report = machines.servers[&server].report();
+    assert_eq!(machines.broker.on_report(&report).len(), 2);
+    assert_eq!(machines.broker.lendable_pages_at(server), Some(400));
+    // A client that asks again is not gone.
+    for _ in 0..LONG {
+        machines.broker.forget_abandoned(|_| false);
+        machines.broker.forget_abandoned(|_| true);
+    }
+    assert_eq!(machines.broker.on_report(&report).len(), 2);
+    (0..LONG).for_each(|_| machines.broker.forget_abandoned(|_| false));
+    assert_eq!(machines.broker.on_report(&report), []);
+    assert_eq!(machines.broker.lendable_pages_at(server), Some(900));
+    // The answer comes late.
+    let epoch = machines.broker.epoch();
+    let (id, answer) = machines.answer(server, epoch, &forwarded);
+    assert_eq!(machines.broker.on_answer(server, id, answer), []);
+    // The server has the permit for the request, which its client sends again.
+    let again = machines.broker.allocate(request);
+    let replies = machines.run(again);
+    let is_permit = |reply: &BrokerAction| matches!(reply, BrokerAction::SendPermit { .. });
+    assert!(replies.iter().any(is_permit), "{replies:?}");
 }
