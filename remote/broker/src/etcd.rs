@@ -173,6 +173,10 @@ impl Seat for EtcdSeat {
     fn broker(&self) -> Option<(HostId, Epoch)> {
         self.candidate.broker()
     }
+
+    fn has_server(&self, host: HostId) -> bool {
+        self.candidate.has_server(host)
+    }
 }
 
 #[cfg(test)]

@@ -271,8 +271,8 @@ impl Host {
             // Of a broker that has lost the server meanwhile, too.
             HostMessage::RequestReport if self.other_broker(from).is_some() => {}
             HostMessage::RequestReport => self.server.report(),
-            // Read after its process had ended: the broker lends nothing of it any more.
-            HostMessage::Report(_) | HostMessage::Update(_) if !self.is_in_reach(from) => {}
+            // Of a server that is not this broker's, or not any more: the seat alone ends what it has.
+            HostMessage::Report(_) | HostMessage::Update(_) if !self.has_server(from) => {}
             HostMessage::Report(report) if report.update.server == from => {
                 let sends = self.desk.on_report(&report);
                 self.send_all(sends);
@@ -301,8 +301,10 @@ impl Host {
         self.log.warn(line);
     }
 
-    fn is_in_reach(&self, host: HostId) -> bool {
-        host == self.directory.own().host() || self.directory.find(host).is_some()
+    /// Returns true if the seat has a host's server, and the host is in reach: its process has not ended.
+    fn has_server(&self, host: HostId) -> bool {
+        let is_own = host == self.directory.own().host();
+        self.seat.has_server(host) && (is_own || self.directory.find(host).is_some())
     }
 
     /// The epoch that is held here, where it is another host's: the paging server does nothing for that one.

@@ -36,6 +36,8 @@ pub trait Seat: Send {
     }
     /// The broker that this host's server obeys, or is about to. None where there is none.
     fn broker(&self) -> Option<(HostId, Epoch)>;
+    /// Returns true if this host is broker, and has a host's server.
+    fn has_server(&self, host: HostId) -> bool;
 }
 
 /// News of a lease that decides which host has the broker.
@@ -143,5 +145,9 @@ impl Seat for Tournament {
             Role::Broker { epoch, .. } => Some((self.0.host(), *epoch)),
             Role::Follower { broker, .. } => Some((*broker, self.0.held())),
         }
+    }
+
+    fn has_server(&self, host: HostId) -> bool {
+        matches!(self.0.role(), Role::Broker { servers, .. } if servers.contains_key(&host))
     }
 }

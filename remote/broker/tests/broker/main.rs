@@ -6,6 +6,7 @@ mod keyed;
 
 use hosts::{Client, Host, PAGES, wait_until};
 use remote_policy::broker::Refusal;
+use remote_policy::capacity::{CapacityUpdate, ServerReport};
 use selfpage_remote_broker::client::PermitAnswer;
 use selfpage_remote_broker::frame;
 use selfpage_remote_broker::protocol::{Cluster, Hello, HostMessage, Request};
@@ -213,4 +214,33 @@ fn garbage_and_messages_of_others_change_nothing() {
     });
     let unasked = Request::FindBroker { others: Vec::new() };
     assert!(client.ask_as(None, &unasked).is_ok());
+}
+
+#[test]
+fn a_host_that_has_not_granted_its_server_lends_nothing() {
+    let host = Host::start(&[]);
+    wait_for_cluster(&[&host]);
+    let hosts = || host.cluster().map_or(0, |cluster| cluster.members.len());
+    let (_, epoch) = host.cluster().unwrap().broker.unwrap();
+    let stranger = host.forged_member();
+    let update = CapacityUpdate {
+        server: stranger.host(),
+        epoch,
+        serial: 1,
+        lendable_pages: u64::MAX,
+    };
+    let permits = Vec::new();
+    let report = HostMessage::Report(ServerReport { update, permits });
+    let mut stream = TcpStream::connect(host.control()).unwrap();
+    let mut send = |bytes: Vec<u8>| stream.write_all(&bytes).unwrap();
+    send(frame::encode(&Hello::Host(stranger)).unwrap());
+    send(frame::encode(&report).unwrap());
+    wait_until("the host knows the stranger", || hosts() == 2);
+    // The end of its connection comes after its report.
+    drop(stream);
+    wait_until("the host knows the stranger no more", || hosts() == 1);
+    let servers = host.status().map(|status| status.servers.len());
+    assert_eq!(servers, Some(1));
+    let mut client = Client::new(&host);
+    assert!(matches!(client.allocate(10), PermitAnswer::Granted(_)));
 }

@@ -98,6 +98,11 @@ impl LeasedCandidate {
         }
     }
 
+    /// Returns true if this host is broker, and has a host's server.
+    pub fn has_server(&self, host: HostId) -> bool {
+        matches!(&self.role, LeasedRole::Leader { servers, .. } if servers.contains_key(&host))
+    }
+
     /// Sets the other hosts in reach. A broker claims those that are new at once.
     pub fn on_membership(&mut self, hosts: impl IntoIterator<Item = HostId>) -> Vec<LeasedAction> {
         let own = self.incarnation.host;
