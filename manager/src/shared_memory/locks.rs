@@ -22,7 +22,7 @@ impl LockedPages {
         self.0.pages.load(Ordering::Relaxed)
     }
 
-    /// Returns true if locks have ended since this was last asked: [`Locks::take_ended`] tells whose.
+    /// Returns true if locks have ended since this was last asked.
     pub fn take_ended(&self) -> bool {
         self.0.have_ended.swap(false, Ordering::Relaxed)
     }

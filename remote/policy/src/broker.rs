@@ -236,7 +236,7 @@ impl Broker {
         }
     }
 
-    /// A period has passed. A request that no client has waited for since [`ABANDONED`] periods is forgotten, and its
+    /// A period has passed. A request that no client has waited for since some periods (`ABANDONED`) is forgotten, and its
     /// pages are free again: its server may never answer.
     pub fn forget_abandoned(&mut self, is_awaited: impl Fn(&RequestId) -> bool) {
         let pending = self.allocations.keys().chain(self.reallocations.keys());
