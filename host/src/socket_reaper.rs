@@ -6,8 +6,9 @@
 //!
 //! Rule: no socket waits for another's descriptors, so an open socket does not stay in the table of descriptors.
 
-use rustix::fd::OwnedFd;
+use rustix::fd::{AsRawFd, IntoRawFd, OwnedFd, RawFd};
 use rustix::io::Errno;
+use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -47,27 +48,46 @@ impl SocketReaper {
 fn close_all(receiver: &Receiver<OwnedFd>, waiting: &AtomicUsize, on_exit: fn()) {
     while let Ok(first) = receiver.recv() {
         let sockets: Vec<_> = std::iter::once(first).chain(receiver.try_iter()).collect();
-        let count = sockets.len();
+        let numbers: Vec<_> = sockets.iter().map(AsRawFd::as_raw_fd).collect();
         let (copied, copies) = channel();
+        let (closed, closes) = channel::<()>();
         let _ = std::thread::Builder::new().spawn(move || {
-            if has_own_table() {
-                let _ = copied.send(());
+            if has_only(&numbers) && copied.send(()).is_ok() {
+                // Until the copies are the last.
+                let _ = closes.recv();
             }
             on_exit();
         });
         // Where the kernel has no memory for a thread or a table, it is this thread that waits in close().
         let _ = copies.recv();
+        let count = sockets.len();
         drop(sockets);
+        drop(closed);
         waiting.fetch_sub(count, Ordering::Relaxed);
     }
 }
 
-/// Gives the calling thread a copy of the table of descriptors, which the kernel closes as the thread exits. False where the
-/// kernel refuses.
-fn has_own_table() -> bool {
-    let (none, flags) = (u32::MAX, libc::CLOSE_RANGE_UNSHARE);
-    // SAFETY: the range holds no descriptor, and the thread uses none afterwards.
-    unsafe { libc::syscall(libc::SYS_close_range, none, none, flags) == 0 }
+/// Gives the calling thread a table of its own with copies of these descriptors, which the kernel closes as the thread exits, and of no
+/// others: the close of another one may wait. False where the kernel refuses.
+fn has_only(numbers: &[RawFd]) -> bool {
+    // SAFETY: the thread has used no descriptor, and the table of the others stays as it is.
+    let has_own = unsafe {
+        libc::syscall(
+            libc::SYS_close_range,
+            0,
+            u32::MAX,
+            libc::CLOSE_RANGE_UNSHARE,
+        ) == 0
+    };
+    let process = has_own.then(|| pidfd_open(getpid(), PidfdFlags::empty()));
+    let Some(Ok(process)) = process else {
+        return false;
+    };
+    let copy = |number: &RawFd| {
+        let copied = pidfd_getfd(&process, *number, PidfdGetfdFlags::empty());
+        copied.map(IntoRawFd::into_raw_fd).is_ok()
+    };
+    numbers.iter().all(copy)
 }
 
 #[cfg(test)]
