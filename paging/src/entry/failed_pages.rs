@@ -74,7 +74,7 @@ impl FailedPages {
         // A discard passes over a unit that was never touched, and would leave the mark.
         table.touch_only(unit);
         let seen = word.load();
-        let claimed = word.begin_fill(seen);
+        let claimed = !table.is_surrendered(unit) && word.begin_fill(seen);
         let marked = (claimed || seen.state() == State::Poisoned).then(|| self.poison(page));
         if claimed {
             word.abort_fill(seen);
