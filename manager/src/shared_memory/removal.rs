@@ -82,8 +82,8 @@ impl RemovalPipe {
         }
         // A hole for each: what lies between was stored there before the memory was registered, if it is there.
         for (number, run) in runs().enumerate() {
-            punch(memory, &run).map_err(|why| match number {
-                0 => kept(why),
+            punch(memory, &run).map_err(|why| match (kept(why), number) {
+                (kept, 0) => kept,
                 _ => NotRemoved::Lost(why),
             })?;
         }
