@@ -32,6 +32,11 @@ impl<P: Copy + PartialEq> UnreadablePages<P> {
         true
     }
 
+    /// Returns true if the last read of a page has failed.
+    pub fn has(&self, page: P) -> bool {
+        self.0.iter().flatten().any(|(it, _)| *it == page)
+    }
+
     /// A page has been read, or counts as lost.
     pub fn forget(&mut self, page: P) {
         let mut places = self.0.iter_mut();

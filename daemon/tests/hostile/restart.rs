@@ -315,7 +315,8 @@ fn connections_behind_a_descriptor_whose_close_blocks_take_no_more_than_a_person
     let stranger = Players(vec![stranger]);
     machine.await_count(1);
     machine.await_service();
-    let (now, quota) = (machine.descriptors(), LIMIT as usize / 4);
+    // Beside the quota, sockets of two batches are being closed.
+    let (now, quota) = (machine.descriptors(), LIMIT as usize / 4 + 32);
     assert!(now <= before + quota, "{now} {before}");
     drop(stranger);
     machine.await_descriptors(before);

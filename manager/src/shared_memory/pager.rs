@@ -35,6 +35,8 @@ const QUEUE: usize = 4096;
 
 /// How long a fault waits for a mapping before its thread faults again.
 const UNMAPPED: Duration = Duration::from_millis(10);
+/// How long a page rests whose read has failed.
+const UNREADABLE_PAUSE: Duration = Duration::from_millis(2);
 
 /// Why the pager cannot run.
 #[derive(Debug, thiserror::Error)]
@@ -212,6 +214,12 @@ impl SharedPager {
         if fault.waits_since.is_none() {
             self.frames.note_use();
             (self.count)(slot, Counter::Faults, 1);
+        }
+        let since = fault
+            .waits_since
+            .filter(|_| self.unreadable.has((id, page)));
+        if since.is_some_and(|since| since.elapsed() < UNREADABLE_PAUSE) {
+            return FaultOutcome::Deferred;
         }
         let outcome = match state {
             PageState::Lost => Ok(self.mapped.poison(at)),

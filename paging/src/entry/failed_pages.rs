@@ -142,10 +142,13 @@ impl FailedPages {
         };
         let table = stretch.table();
         let index = table.index(mark.page);
-        let gate = table.gate(table.unit_of(index));
+        let unit = table.unit_of(index);
+        let gate = table.gate(unit);
         let write_protect = self.mm.tracks_dirty();
         gate.close();
         match table.word(index).load().state() {
+            // Of a stretch that was made anew there, and given up whole.
+            _ if table.is_surrendered(unit) => {}
             // Resolved by another fault; lost for good; or foreign.
             State::Resident | State::Poisoned | State::Foreign => {}
             State::Empty | State::Filling | State::Staged | State::Stored => {
