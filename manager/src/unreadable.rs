@@ -5,6 +5,9 @@ use std::time::{Duration, Instant};
 /// How long the reads of a page may fail before it counts as lost.
 const PATIENCE: Duration = Duration::from_secs(5);
 
+/// How long a page rests after a read that failed at once.
+const PAUSE: Duration = Duration::from_millis(2);
+
 /// Pages whose time is kept at once; others wait until a place is free. Faults allocate nothing.
 const MOST: usize = 16;
 
@@ -32,9 +35,10 @@ impl<P: Copy + PartialEq> UnreadablePages<P> {
         true
     }
 
-    /// Returns true if the last read of a page has failed.
-    pub fn has(&self, page: P) -> bool {
-        self.0.iter().flatten().any(|(it, _)| *it == page)
+    /// Returns true while a page whose read has failed, at that time, is not to be read again.
+    pub fn rests(&self, page: P, failed: Option<Instant>) -> bool {
+        failed.is_some_and(|failed| failed.elapsed() < PAUSE)
+            && self.0.iter().flatten().any(|(it, _)| *it == page)
     }
 
     /// A page has been read, or counts as lost.

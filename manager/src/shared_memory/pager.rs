@@ -35,8 +35,6 @@ const QUEUE: usize = 4096;
 
 /// How long a fault waits for a mapping before its thread faults again.
 const UNMAPPED: Duration = Duration::from_millis(10);
-/// How long a page rests whose read has failed.
-const UNREADABLE_PAUSE: Duration = Duration::from_millis(2);
 
 /// Why the pager cannot run.
 #[derive(Debug, thiserror::Error)]
@@ -215,10 +213,7 @@ impl SharedPager {
             self.frames.note_use();
             (self.count)(slot, Counter::Faults, 1);
         }
-        let since = fault
-            .waits_since
-            .filter(|_| self.unreadable.has((id, page)));
-        if since.is_some_and(|since| since.elapsed() < UNREADABLE_PAUSE) {
+        if self.unreadable.rests((id, page), fault.waits_since) {
             return FaultOutcome::Deferred;
         }
         let outcome = match state {
