@@ -46,8 +46,7 @@ impl TenantThread {
     }
 
     /// The time to charge since the last call: the time that it ran with priority, and, where it submits requests, the
-    /// time without. All of the time is charged where it waits at a mutex whose owner has its priority meanwhile.
-    /// Nothing is charged once the thread has ended.
+    /// time without. Nothing is charged once the thread has ended.
     pub fn ran(&mut self) -> RunTime {
         let mut ran = RunTime::default();
         let is_lent = self.lent.is_some();
@@ -55,13 +54,13 @@ impl TenantThread {
             return ran;
         }
         if let Some(now) = self.run_time.as_ref().and_then(read) {
-            let since = std::mem::replace(&mut self.measured_at, Instant::now()).elapsed();
-            let time = now.saturating_sub(std::mem::replace(&mut self.measured, now));
-            match is_lent {
-                true if waits_for_owner(self.thread) => ran.first = since,
-                true => ran.first = time,
-                false => ran.ordinary = time,
-            }
+            self.measured_at = Instant::now();
+            let before = std::mem::replace(&mut self.measured, now);
+            let charged = match is_lent {
+                true => &mut ran.first,
+                false => &mut ran.ordinary,
+            };
+            *charged = now.saturating_sub(before);
             return ran;
         }
         // The thread has ended: its id may be another thread's. How long it ran is not known
@@ -126,13 +125,6 @@ fn run_time_of(thread: u32) -> Option<OwnedFd> {
     open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()
 }
 
-/// Returns true if a thread waits at a mutex with priority inheritance: the function in which the kernel has it sleep shows that.
-/// False where this process may not inspect the thread.
-fn waits_for_owner(thread: u32) -> bool {
-    let function = std::fs::read_to_string(format!("/proc/{thread}/wchan"));
-    function.is_ok_and(|name| name.contains("rt_mutex") || name.contains("futex_lock_pi"))
-}
-
 /// The first figure of a thread's schedstat: nanoseconds on a processor.
 fn read(file: &OwnedFd) -> Option<Duration> {
     let mut text = [0; 80];
@@ -147,7 +139,6 @@ mod tests {
     use super::*;
     use rustix::thread::gettid;
     use std::io::{BufRead, Write};
-    use wired::PiLock;
     use wired::sched_class::{self, class_of};
 
     fn named() -> WaitingThread {
@@ -172,42 +163,6 @@ mod tests {
         thread.set_first(false);
         assert_eq!(class_of(0), Some(libc::SCHED_OTHER));
         assert_eq!(thread.ran().first, Duration::ZERO);
-    }
-
-    #[test]
-    fn a_thread_that_waits_for_the_owner_of_a_mutex_is_charged_the_time_in_which_the_owner_has_its_priority()
-     {
-        static LOCK: PiLock<()> = PiLock::new(());
-        const WAIT: Duration = Duration::from_millis(20);
-        let held = LOCK.lock();
-        let (send, named_thread) = std::sync::mpsc::channel();
-        let waiter = std::thread::spawn(move || {
-            send.send(named()).unwrap();
-            drop(LOCK.lock());
-        });
-        let named = named_thread.recv().unwrap();
-        let mut thread = TenantThread::new(named, rustix::process::getpid());
-        thread.set_first(true);
-        let is_lent = thread.lent.is_some();
-        // The lock gives this thread the priority once the other waits.
-        let own = format!("/proc/self/task/{}/stat", gettid().as_raw_nonzero());
-        let is_raised = || {
-            let stat = std::fs::read_to_string(&own).unwrap();
-            let after = stat.rsplit(')').next().unwrap();
-            after.split_whitespace().nth(15).unwrap().starts_with('-')
-        };
-        while is_lent && !is_raised() {
-            std::thread::yield_now();
-        }
-        thread.ran();
-        std::thread::sleep(WAIT);
-        let charged = thread.ran().first;
-        drop(held);
-        waiter.join().unwrap();
-        if !is_lent {
-            return eprintln!("skipped: no real-time priority here");
-        }
-        assert!(charged >= WAIT, "{charged:?}");
     }
 
     #[test]
